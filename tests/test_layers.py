@@ -8,38 +8,56 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 
 # What whoever uses an engine may know: the contract, and what holds for every engine.
-OF_ALL_ENGINES = {f"engines.{name}" for name in ("contract", "traits", "records", "topics", "liveness", "clock")}
+OF_ALL_ENGINES = {
+    f"engines.{name}" for name in ("contract", "traits", "records", "store_calls", "topics", "liveness", "clock")
+}
 
 # Who may import what, by the longest prefix that fits. A layer always knows itself.
 MAY = {
     "core": set(),
     "forking": {"safe_text"},
-    "safe_text": set(),
+    "redaction": set(),
+    "safe_text": {"redaction"},
     "tracebacks": set(),
     "safe_console": {"safe_text"},
     "background": set(),
-    "engines": {"core", "forking", "safe_text"},
-    "jobs": {"core", "forking", *OF_ALL_ENGINES, "safe_text"},
-    "worker": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text", "tracebacks", "background"},
-    "upkeep": {"core", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
-    "conformance": {"core", "engines", "jobs"},
-    "app": {
-        *("core", "forking", "engines", "jobs", "worker", "upkeep"),
-        *("safe_console", "safe_text", "background", "tracebacks"),
+    "blobs": {"core", "forking"},
+    "engines": {"core", "forking", "safe_text", "blobs"},
+    "jobs": {"core", "forking", *OF_ALL_ENGINES, "safe_text", "blobs"},
+    "worker": {
+        "redaction",
+        "blobs",
+        "core",
+        "forking",
+        *OF_ALL_ENGINES,
+        "jobs",
+        "safe_text",
+        "tracebacks",
+        "background",
     },
-    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app"},
+    "upkeep": {"blobs", "core", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
+    "telemetry": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text"},
+    "server": {"blobs", "core", *OF_ALL_ENGINES, "jobs", "safe_text", "telemetry"},
+    "conformance": {"blobs", "core", "engines", "jobs"},
+    "app": {
+        *("blobs", "core", "forking", "engines", "jobs", "worker", "upkeep"),
+        *("safe_console", "safe_text", "background", "tracebacks", "redaction"),
+    },
+    "mounting": {"app", "server"},
+    "testing": {"blobs", "core", "engines", "jobs", "worker", "upkeep", "app"},
     "demo": {"core", "engines", "jobs", "app"},
     "cli": {
-        *("demo", "core", "forking", "engines", "jobs", "worker", "upkeep", "app"),
-        *("safe_text", "safe_console", "tracebacks"),
+        *("mounting", "demo", "blobs", "core", "forking", "engines", "jobs", "worker", "upkeep", "app"),
+        *("server", "telemetry"),
+        *("safe_text", "safe_console", "tracebacks", "redaction"),
     },
 }
 
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every
 # engine with the memory engine, and by the store of users' tests, which is one.
-CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis"}
+CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.http"}
 IN_MEMORY = ("conformance.twins", "conformance.test_move", "testing.store")
-PACKAGES = {"engines", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis"}
+PACKAGES = {"engines", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.http"}
 SHOWN_ENGINES = {"engines.stores": PACKAGES - {"engines"}}
 
 

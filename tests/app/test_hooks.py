@@ -582,11 +582,11 @@ def test_hooks_work_in_a_forked_child_and_on_in_its_parent(tmp_path):
         @app.hook("submitted")
         async def report(event: JobEvent) -> None:
             await asyncio.sleep(0.01)
-            print(event.meta["who"], flush=True)
+            print(event.meta["who"] + "\\n", end="", flush=True)  # one write: the other hook has a thread of its own
 
         @app.hook("submitted")
         def write(event: JobEvent) -> None:
-            print(event.meta["who"], flush=True)
+            print(event.meta["who"] + "\\n", end="", flush=True)  # one write: the other hook has a thread of its own
 
         def submit(who):
             app.sync.submit(film, who, meta={"who": who})

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, UnknownOption, step
-from holdfast.core.errors import BadValue, Invalid
+from holdfast import App, Settings, UnknownOption, step
+from holdfast.core.errors import Invalid
 from holdfast.core.suggestions import suggest
 
 app = App("memory:")
@@ -48,12 +48,13 @@ def decorate_step(**options: Any) -> Any:
         (lambda: decorate_job(retires=3), "@app.job takes no 'retires'; did you mean retries?"),
         (lambda: decorate_step(time_out=3), "@step takes no 'time_out'; did you mean timeout?"),
         (lambda: film.submit("Sea", prioritty=3), "film.submit takes no 'prioritty'; did you mean priority?"),
+        (lambda: film.submit("Sea", kye="x"), "film.submit takes no 'kye'; did you mean key?"),
         (lambda: film.submit("Sea", scene=3), "film.submit takes no 'scene'; did you mean scenes?"),
         (lambda: app.worker(at_onec=3), "app.worker takes no 'at_onec'; did you mean at_once?"),
         (lambda: film.map(["Sea"], at_one=3), "map takes no 'at_one'; did you mean at_once?"),
         (lambda: draw.map([1], needs=3), "map takes no 'needs'; did you mean need?"),
         (lambda: narrate.map([1], keys=3), "map takes no 'keys'; did you mean key?"),
-        (lambda: app.worker(colour=3), "app.worker takes no 'colour'; it takes at_once, queues, name"),
+        (lambda: app.worker(colour=3), "app.worker takes no 'colour'; it takes at_once, queues, name, has"),
     ],
 )
 def test_a_mistyped_option_is_refused_with_the_one_that_was_meant(call: Callable[[], Any], line: str):
@@ -71,10 +72,10 @@ async def test_submit_many_is_checked_as_well():
 
 
 async def test_an_argument_that_resembles_nothing_is_refused_with_what_the_job_takes():
-    with pytest.raises(BadValue) as refusal:
+    with pytest.raises(UnknownOption) as refusal:
         await film.submit("Sea", colour="blue")
 
-    assert str(refusal.value) == "film takes no argument 'colour'; it takes title, scenes"
+    assert str(refusal.value) == "film.submit takes no 'colour'; film takes title, scenes"
 
 
 async def test_a_job_that_takes_any_name_gets_any_name():
@@ -98,3 +99,25 @@ async def test_a_job_that_takes_any_name_gets_any_name():
 )
 def test_only_what_begins_alike_or_resembles_a_word_is_suggested(word: str, known: list[str], hint: str):
     assert suggest(word, known) == hint
+
+
+def test_a_mistyped_setting_names_the_one_that_was_meant():
+    with pytest.raises(Invalid, match=r"there is no setting lease_second; did you mean lease_seconds\?"):
+        Settings(lease_second=3)
+    with pytest.raises(Invalid, match=r"there is no setting colour; there are beat_seconds, .*keep_days"):
+        Settings(colour="red")
+
+
+async def test_a_worker_warns_of_queues_and_stages_that_are_probably_misspelled(caplog: pytest.LogCaptureFixture):
+    typos = App("memory:")
+
+    @typos.job(queue="video", stages=["drwa", "a word of ours"])
+    async def clip() -> None: ...
+
+    async with typos.worker(queues=["vidoe", "video", "elsewhere"]):
+        pass
+
+    assert [one.getMessage() for one in caplog.records if one.name == "holdfast.app"] == [
+        "queue vidoe: no job of this app has it; did you mean video?",
+        "job clip: stage drwa is no step of its module; did you mean draw?",
+    ]

@@ -49,7 +49,7 @@ def test_open_questions_are_listed_with_their_form(cli: Cli, id: str):
     shown = cli.ok("ask")
 
     assert "1 open question\n" in shown
-    assert f"{id[-8:]}  make_video  ask:1a2b3c4d, asked now, 1 h 29 min left\n" in shown
+    assert f"{id[-8:]}  make_video  ask:1a2b3c4d, asked now, 1 h 30 min left\n" in shown
     assert '{"draft":"The Lighthouse' in shown
     assert "\x1b" not in shown
     assert "takes ok (yes or no), tone (one of warm, cold), note (text, may be" in shown
@@ -118,7 +118,7 @@ def test_a_question_of_a_job_that_keeps_its_slot_is_listed_shown_and_answered(cl
     assert question["schema"] == FORM
     for verb in ("status", "show"):
         shown = cli.ok(verb, id)
-        assert "waiting for a person's answer, 1 h 29 min left\n" in shown, verb
+        assert "waiting for a person's answer, 1 h 30 min left\n" in shown, verb
         assert f"answer it: holdfast ask {id[-8:]}\n" in shown, verb
     wait = {"kind": "signal", "name": "ask:1a2b3c4d", "until": question["until"]}
     assert cli.json("show", id)["job"]["waits"] == [wait]
@@ -302,7 +302,10 @@ def test_a_signal_that_a_job_does_not_wait_for_is_kept_and_told_with_what_it_wai
 
     told = cli.ok("signal", id, "aproved")
 
-    assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; kept in its inbox\n"
+    assert told == (
+        f"sent aproved to {id[-8:]}; it stays in the inbox, because the job waits for approved, priced; did you mean "
+        "approved?\n"
+    )
     assert "it continues" in cli.ok("signal", id, "approved")
 
 

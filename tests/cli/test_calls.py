@@ -8,9 +8,9 @@ from tests.cli.conftest import Cli
 
 LINES = {
     "stauts": "there is no verb 'stauts'; did you mean status? see holdfast --help",
-    "comp": "there is no verb 'comp'; did you mean completion? see holdfast --help",
+    "comp": "there is no verb 'comp'; did you mean compare or completion? see holdfast --help",
     "frobnicate": "there is no verb 'frobnicate'; see holdfast --help",
-    "queues stop": "there is no verb 'queues stop'; there are pause, resume; see holdfast queues --help",
+    "queues stop": "there is no verb 'queues stop'; there are pause, reset, resume, set; see holdfast queues --help",
     "queues resum video": "there is no verb 'queues resum'; did you mean resume? see holdfast queues --help",
     "--versoin": "holdfast has no option --versoin; did you mean --version? see holdfast --help",
     "jobs --stat active": "jobs has no option --stat; did you mean --state? see holdfast jobs --help",
@@ -21,7 +21,7 @@ LINES = {
         "queues pause has no option --resaon; did you mean --reason? see holdfast queues pause --help"
     ),
     "show": "show needs ID; see holdfast show --help",
-    "replay": "replay needs ID; see holdfast replay --help",
+    "replay": "replay: give either ids, or --type, --queue, --error or --failed-in; see holdfast replay --help",
     "worker": "worker needs MODULE:APP; see holdfast worker --help",
     "completion": "completion needs SHELL: bash, zsh or fish; see holdfast completion --help",
     "resolve 0192f3a4": "resolve needs --result JSON; see holdfast resolve --help",
@@ -31,7 +31,8 @@ LINES = {
     ),
     "jobs --limit 0": "jobs --limit: 0 is not in the range 1<=x<=1000; see holdfast jobs --help",
     "completion tcsh": ("completion SHELL: 'tcsh' is not one of 'bash', 'zsh', 'fish'; see holdfast completion --help"),
-    "workers now": "workers: got unexpected extra argument (now); see holdfast workers --help",
+    "workers now": "there is no verb 'workers now'; there are quiet, resume; see holdfast workers --help",
+    "lifecycle now": "lifecycle: got unexpected extra argument (now); see holdfast lifecycle --help",
     "status --watch --json": (
         "status: --watch and --json can't be combined: repeat it with --json instead; see holdfast status --help"
     ),

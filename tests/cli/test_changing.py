@@ -194,7 +194,9 @@ def test_a_signal_wakes_who_waits_for_it(cli: Cli, ids: dict[State, str]):
 
 
 def test_another_signal_waits_in_the_inbox(cli: Cli, ids: dict[State, str]):
-    assert "it is pending; it waits for approved; kept in its inbox" in cli.ok("signal", ids[State.PENDING], "other")
+    assert "; it stays in the inbox, because the job waits for approved\n" in cli.ok(
+        "signal", ids[State.PENDING], "other"
+    )
     assert cli.json("status", ids[State.PENDING])["state"] == "pending"
 
 
@@ -208,7 +210,7 @@ def test_a_signal_to_an_ended_job_is_refused(cli: Cli, ids: dict[State, str]):
 def test_replay_sends_a_job_back_with_its_records(cli: Cli, ids: dict[State, str]):
     id = ids[State.REVIEW]
 
-    assert cli.ok("replay", id, "--reason", "quota raised") == f"replayed {id[-8:]}: it is available\n"
+    assert cli.ok("replay", id, "--reason", "quota raised") == f"replayed {id[-8:]}; it waits for a worker\n"
 
     told = cli.json("show", id)
     assert told["job"]["attempt"] == 1
@@ -259,7 +261,7 @@ def test_several_are_replayed_though_one_is_refused(cli: Cli, ids: dict[State, s
     result = cli("replay", ids[State.COMPLETED], ids[State.REVIEW])
 
     assert result.exit_code == 1
-    assert result.stdout == f"replayed {ids[State.REVIEW][-8:]}: it is available\n"
+    assert result.stdout == f"replayed {ids[State.REVIEW][-8:]}; it waits for a worker\n"
 
 
 # queues
@@ -282,7 +284,10 @@ def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(cli: Cli, ids: dic
 
 def test_pausing_says_what_is_in_flight_and_warns_of_a_name_nobody_uses(cli: Cli, ids: dict[State, str]):
     assert cli.ok("queues", "pause", "making") == "paused making; 1 job in flight may finish\n"
-    assert "no queue of this name" in cli("queues", "pause", "vidoe").stderr
+    refused = cli("queues", "pause", "vidoe")
+    assert refused.exit_code == 1
+    assert "queue vidoe has no jobs and no worker" in refused.stderr
+    assert cli.ok("queues", "pause", "vidoe", "--yes") == "paused vidoe\n"
 
 
 def test_the_url_may_stand_before_or_behind_the_sub_verb(cli: Cli, ids: dict[State, str], monkeypatch):

@@ -47,6 +47,7 @@ def test_verbs_are_offered_with_their_lines(cli: Cli):
         "review": "List the jobs that need a person.",
         "replay": "Run jobs in review again.",
         "resolve": "Complete a job in review, or a step in doubt.",
+        "rerun": "Reject the results of steps and run them again.",
     }
 
 

@@ -74,7 +74,7 @@ def test_the_store_of_an_app_is_asked_of_the_app(tmp_path: Path):
 def test_a_change_starts_the_worker_anew_and_ctrl_c_ends_both(cli: Cli, tmp_path: Path):
     (tmp_path / "tale.py").write_text(APP % "old")
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "holdfast.cli", "dev", "tale:app"]
+    command = [sys.executable, "-m", "holdfast.cli", "dev", "tale:app", "--port", "0"]
     with log.open("w") as out:
         running = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True)
     try:
@@ -88,7 +88,7 @@ def test_a_change_starts_the_worker_anew_and_ctrl_c_ends_both(cli: Cli, tmp_path
         os.kill(running.pid, signal.SIGINT)
 
         assert running.wait(30) == 0
-        assert log.read_text().endswith("stopped\nended\n")
+        assert log.read_text().endswith("stopped serving\nended\n")
         assert cli.json("workers") == {"workers": []}
     finally:
         if running.poll() is None:

@@ -20,7 +20,7 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs.checkup import check_jobs, check_queues, check_store, finding
 from holdfast.jobs.service import JobRequest, Jobs, new_job
-from holdfast.jobs.views.overview import view_store
+from holdfast.jobs.views.overview import QueueSummary, view_store
 from holdfast.worker import registry
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, in_store
@@ -69,7 +69,7 @@ def test_a_healthy_store_is_healthy(cli: Cli):
     assert result.exit_code == 0
     assert result.stdout.endswith("\n\nhealthy\n")
     assert f"ok   store: {cli.path} (sqlite; survives a power cut" in result.stdout
-    for line in ("schema: version 5", "journal: mode wal", "integrity: no damage", "counters: match a recount"):
+    for line in ("journal: mode wal", "integrity: no damage", "counters: match a recount"):
         assert f"ok   {line}" in result.stdout
 
 
@@ -157,6 +157,19 @@ def test_a_type_that_somebody_may_know_is_well(known, cli: Cli, ids: dict[State,
 
     assert doctor == ["ok every queue's workers know the types of its waiting jobs"]
     assert status == []
+
+
+def test_a_queue_that_the_app_does_not_use_is_named_with_the_one_that_was_meant():
+    queue = QueueSummary(name="vidoe", counts={State.AVAILABLE: 1}, pause=None, workers=0)
+
+    told = [
+        one.text for one in check_queues.check_queues([queue], check_queues.Code("video:app", frozenset({"video"})))
+    ]
+
+    assert told == [
+        "vidoe: 1 job waits and no worker serves this queue: holdfast worker video:app --queues vidoe",
+        "vidoe: no job of video:app uses this queue; did you mean video?",
+    ]
 
 
 def test_where_no_worker_serves_a_queue_its_types_are_not_told_as_well(cli: Cli, ids: dict[State, str]):

@@ -69,7 +69,7 @@ def test_show_marks_the_step_and_shows_no_result_of_it(cli: Cli, id: str):
 
     assert "send order-42  in doubt" in shown
     assert "effect" not in shown.split("Error")[0]
-    assert "next: holdfast replay" not in shown  # it would only come back
+    assert "holdfast replay" not in shown  # it would only come back
 
 
 def test_an_effect_that_is_under_way_is_not_in_doubt(cli: Cli):
@@ -100,7 +100,7 @@ def test_of_many_in_doubt_some_are_shown(cli: Cli):
 def test_a_step_that_happened_is_recorded_with_its_result(cli: Cli, id: str):
     said = cli.ok("resolve", id, "--step", SEND, "--result", '"sent"', "--reason", "seen in the outbox")
 
-    assert said == f"resolved {SEND} of {id[-8:]}: it is available\n"
+    assert said == f"resolved {SEND} of {id[-8:]}; it waits for a worker\n"
     told = cli.json("show", id)
     assert {one["path"]: (one["state"], one["result"]) for one in told["steps"]}[SEND] == ("done", "sent")
     assert told["history"][-1]["note"] == {"reason": "seen in the outbox", "step": SEND, "said": "it happened"}
@@ -180,7 +180,7 @@ def test_with_an_app_a_result_that_does_not_fit_the_step_is_not_taken(cli: Cli, 
     assert result.stderr.startswith("holdfast: result of post: ")
     assert result.stderr.count("\n") == 1
     assert cli.json("show", id)["in_doubt"] == [SEND]
-    assert cli.ok(*call, "--result", '"sent"') == f"resolved {SEND} of {id[-8:]}: it is available\n"
+    assert cli.ok(*call, "--result", '"sent"') == f"resolved {SEND} of {id[-8:]}; it waits for a worker\n"
 
 
 @pytest.mark.parametrize("answer", [["--result", "1"], ["--again"]])
@@ -194,7 +194,7 @@ def test_an_app_that_does_not_know_the_step_can_not_check_it(answer: list[str], 
         assert result.exit_code == 0  # there is nothing to check
     else:
         assert result.exit_code == 2
-        line = "shop_of_steps.py:app has no step 'post_by_pigeon'; to give the result without a check, leave out --app"
+        line = "shop_of_steps.py:app has no step 'post_by_pigeon'; to give the value without a check, leave out --app"
         assert line in result.stderr
 
 

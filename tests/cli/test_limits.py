@@ -9,6 +9,7 @@ import pytest
 from holdfast import App
 from holdfast.core.model import Use
 from holdfast.jobs.limits import declare_limits
+from holdfast.jobs.requests import Demands
 from holdfast.jobs.service import JobRequest, Jobs
 from tests.cli.conftest import Cli
 
@@ -26,7 +27,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         await app.open()
         await declare_limits(app.engine, app.registry.limits(), by="w-1")
         request = JobRequest(type="draw")
-        (job,) = Jobs(app.engine).alike(request, [("[]", (Use("openai"),))], await app.engine.now())
+        (job,) = Jobs(app.engine).alike(request, [("[]", Demands((Use("openai"),)))], await app.engine.now())
         await app.engine.insert([job])
         await app.close()
 

@@ -83,7 +83,7 @@ def test_a_module_that_is_not_there_and_a_name_that_is_not_in_it(folder: Path):
     (folder / "shop_there.py").write_text("from holdfast import App\nmine = App()\n")
 
     assert "there is no module 'nowhere_at_all'" in line_of("nowhere_at_all:app")
-    assert line_of("shop_there:app") == "shop_there:app: shop_there has no 'app'; it has mine"
+    assert line_of("shop_there:app") == "shop_there:app: there is no 'app' in shop_there; it has mine"
 
 
 @pytest.mark.parametrize("url", ["sqlite://jobs.db", "redis://host:port/0", "nope://x", "sqlite:///"])
@@ -111,4 +111,4 @@ def test_what_is_no_app_is_named_with_its_article(folder: Path):
         f"{HEAD}real = App('memory:')\n@real.job\nasync def app() -> int:\n    return 1\n"
     )
 
-    assert "app is an AsyncJob, not a holdfast.App" in line_of("only_job.py:app")
+    assert "app is a job, not an App" in line_of("only_job.py:app")

@@ -159,3 +159,57 @@ def test_json_of_one_that_is_refused_is_a_line_and_no_document(cli: Cli, ids: di
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"holdfast: job {ids[State.COMPLETED]} has already completed, so it can't be")
+
+
+# Groups, previews, acts on many
+
+
+def test_review_groups_jobs_by_what_stopped_them(cli: Cli, ids: dict[State, str]):
+    (group,) = cli.json("review")["groups"]
+
+    assert (group["type"], group["step"], group["error"], group["count"]) == (
+        "make_video", "(the job's own code)", "ProviderError", 1,
+    )  # fmt: skip
+    assert group["examples"] == [ids[State.REVIEW]]
+    assert "     1  make_video  in (the job's own code): ProviderError" in cli.ok("review", "--groups")
+    assert cli.ok("review", "--type", "other") == "nothing needs a person\n"
+
+
+def test_review_of_one_shows_everything_and_what_a_replay_would_do(cli: Cli, ids: dict[State, str]):
+    told = cli.json("review", ids[State.REVIEW])
+
+    assert told["job"]["id"] == ids[State.REVIEW]
+    assert told["replay"]["recorded"] == ["draw#1", "draw#2", "draw#3"]
+    assert [one["how"] for one in told["attempts"]] == ["exhaust"]
+    assert "3 recorded steps are kept" in cli.ok("review", ids[State.REVIEW])
+
+
+def test_a_preview_changes_nothing(cli: Cli, ids: dict[State, str]):
+    told = cli.ok("replay", ids[State.REVIEW], "--preview")
+
+    assert told.startswith(f"replay of make_video {ids[State.REVIEW][-8:]}\n")
+    assert cli.json("replay", "--type", "make_video", "--preview")["total"] == 1
+    assert state(cli, ids) == "review"
+
+
+def test_many_jobs_are_replayed_by_a_job_that_a_worker_runs(cli: Cli, ids: dict[State, str]):
+    asked = cli("replay", "--error", "ProviderError")
+    told = cli.json("replay", "--error", "ProviderError", "--reason", "quota raised", "--yes")
+
+    assert (asked.exit_code, asked.stderr) == (
+        2, "holdfast: replay 1 job? there is no terminal to ask on; pass --yes\n",
+    )  # fmt: skip
+    assert (told["verb"], told["selection"]) == ("replay", "error ProviderError, state review")
+    act = cli.json("show", told["act"])["job"]
+    assert (act["type"], act["queue"], act["state"], act["priority"]) == ("holdfast.bulk", "making", "available", 100)
+
+
+@pytest.mark.parametrize("verb", ["replay", "discard"])
+def test_many_is_ids_or_a_selection(verb: str, cli: Cli, ids: dict[State, str]):
+    neither, both = cli(verb), cli(verb, ids[State.REVIEW], "--type", "make_video")
+
+    assert neither.exit_code == both.exit_code == 2
+    assert "give either ids, or --type, --queue, --error or --failed-in" in neither.stderr
+    assert cli(verb, "--type", "nothing", "--yes").stderr == (
+        f"holdfast: no job matches (type nothing, state review), so there is nothing to {verb}\n"
+    )

@@ -108,7 +108,7 @@ def test_arguments_come_from_a_file_or_from_standard_input(cli: Cli, app: str, t
     [
         (["make_flim"], "{app} has no job of type make_flim; did you mean make_film?"),
         (["bake"], "{app} has no job of type bake; it has fail, make_film, nothing_to_give"),
-        (["make_film"], "make_film: missing a required argument: 'brief'; check its parameters"),
+        (["make_film"], "make_film needs the argument 'brief'; it takes brief"),
         (["nothing_to_give", "--args", "[1]"], "nothing_to_give: too many positional arguments; check its"),
         (["fail", "--args", '{"wy": "x"}'], "fail takes no argument 'wy'; did you mean why?"),
         (["fail", "--args", "[1]"], "argument 'why' of fail: Input should be a valid string"),

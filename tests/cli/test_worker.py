@@ -305,7 +305,7 @@ def test_a_queue_that_nobody_knows_gets_a_warning_and_the_worker_starts(
 ):
     (tmp_path / "tale.py").write_text(APP)
     cli.ok("submit", "tale.py:app", "tell", "--queue", "video")
-    cli.ok("queues", "pause", "paused")
+    cli.ok("queues", "pause", "paused", "--yes")
     command = [sys.executable, "-m", "holdfast.cli", "worker", "tale:app", "--log-level", "error", "--queues", queues]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -135,10 +135,10 @@ def notes(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize(("verb", "args"), [("worker", ("--processes", "2")), ("dev", ())])
+@pytest.mark.parametrize(("verb", "args"), [("worker", ("--processes", "2")), ("dev", ("--port", "0"))])
 def test_workers_end_with_the_process_that_started_them(cli: Cli, started, tmp_path, verb, args, number):
     running = started(verb, *args)
-    count = 2 if args else 1
+    count = 2 if verb == "worker" else 1
     wait_until(lambda: len(worker_pids(tmp_path)) == count, tmp_path)
     jobs = [submit(tmp_path, "wait") for _ in range(count)]
     wait_until(lambda: len(notes(tmp_path)) == count, tmp_path)

@@ -36,7 +36,7 @@ ACTS: dict[str, Any] = {
     "record": tuple[list[Step]],
     "admit": tuple[list[Ask], list[Step]],
     "prune": tuple[int],
-    "put_record": tuple[str, str | None, int | None],
+    "put_record": tuple[str, str | None, int | None, list[Job]],
     "load": tuple[list[Whole], list[HeldKey], list[Record]],
 }
 """The acts that write, each with what it takes."""
@@ -153,8 +153,10 @@ class LogEngine(MemoryEngine):
     def _prune(self, limit: int) -> Awaitable[int]:
         return self._do("prune", limit)
 
-    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]:
-        return self._do("put_record", name, value, expected)
+    def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Awaitable[Record | Conflict]:
+        return self._do("put_record", name, value, expected, jobs)
 
     def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
         return self._do("load", wholes, keys, records)

@@ -6,8 +6,9 @@ Must not change the memory engine itself: it is what `test_differential` compare
 over tables that do one thing wrong, or SQLite with one statement changed.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,7 +40,10 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole
 from holdfast.core.shared_limits import Bucket, Settings
 from holdfast.core.summaries import StepHead
+from holdfast.core.unique import UNIQUE, existing_for
 from holdfast.engines.contract import Clock, Engine, system_clock
+from holdfast.engines.indexed_rows import Key
+from holdfast.engines.limited_rows import LimitedRows
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.permits import Block, Permit, Permits
 from holdfast.engines.records import PAUSE
@@ -667,10 +671,62 @@ class PruneLeavesSteps(Tables):
 class VersionRestarts(Tables):
     """A record that was removed and written again looks as if nothing had happened."""
 
-    def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
-        answer = super().put_record(name, value, expected, now)
+    def put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job], now: Time
+    ) -> Record | Conflict:
+        answer = super().put_record(name, value, expected, jobs, now)
         if value is None:
             self.records.pop(name, None)
+        return answer
+
+
+@mutant("records")
+class JobsInSpiteOfAConflict(Tables):
+    """Whoever comes second writes no record, but inserts its jobs: a tick without a compare."""
+
+    def put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job], now: Time
+    ) -> Record | Conflict:
+        answer = super().put_record(name, value, expected, jobs, now)
+        if isinstance(answer, Conflict):
+            self.insert(jobs, None)
+        return answer
+
+
+@mutant("records")
+class RecordWithoutItsJobs(Tables):
+    """The record is written, and its jobs are forgotten."""
+
+    def put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job], now: Time
+    ) -> Record | Conflict:
+        return super().put_record(name, value, expected, (), now)
+
+
+@mutant("records")
+class RecordBeforeItsJobs(MemoryEngine):
+    """The record and its jobs are two acts: somebody sees the one without the others."""
+
+    async def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Record | Conflict:
+        answer = await super()._put_record(name, value, expected, ())
+        if jobs and isinstance(answer, Record):
+            await asyncio.sleep(BETWEEN_CHECK_AND_WRITE_SECONDS)
+            await self._insert(jobs, None)
+        return answer
+
+
+@mutant("records")
+class KnownJobsWrittenAgain(Tables):
+    """A job that comes with a record begins anew, whatever had become of it."""
+
+    def put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job], now: Time
+    ) -> Record | Conflict:
+        answer = super().put_record(name, value, expected, jobs, now)
+        for job in jobs if isinstance(answer, Record) else ():
+            self._put(job)
         return answer
 
 
@@ -837,6 +893,78 @@ class RemovedRecordsForgotten(Tables):
 # Shared limits.
 
 
+@mutant("budgets")
+class BudgetsAreUnlimited(Tables):
+    """Nothing that was spent counts."""
+
+    def put_bucket(self, key: str, bucket: Bucket, now: Time) -> None:
+        """Write nothing."""
+
+
+@mutant("budgets")
+class AnythingLeftIsEnough(Tables):
+    """A step starts while anything is left, whatever it costs."""
+
+    class permits_kind(Permits):
+        def _start_time(self, use: Use, held: int) -> Time | None:
+            return super()._start_time(replace(use, units=min(use.units, 1)), held)
+
+
+@mutant("budgets")
+class SpendingIsNotSettled(Tables):
+    """What a step reserved counts, not what it spent."""
+
+    class permits_kind(Permits):
+        def _settle(self, ask: Ask) -> None:
+            """Settle nothing."""
+
+
+@mutant("budgets")
+class SettledWithEveryReply(Tables):
+    """Spending is taken again when an answer was lost and the step asks again."""
+
+    class permits_kind(Permits):
+        def end(self, job: str, path: str | None = None) -> None:
+            if path is None:
+                super().end(job, path)
+
+
+@mutant("budgets")
+class AdditionsAreNotHeardOf(Tables):
+    """What a person adds wakes nobody."""
+
+    def recheck_limit(self, limit: str) -> None:
+        """Do nothing."""
+
+
+@mutant("budgets")
+class WokenWhateverTheyNeed(Tables):
+    """A job that waits for its budget is woken as soon as anything is left."""
+
+    def bucket(self, key: str) -> Bucket | None:
+        found = super().bucket(key)
+        return None if found is None else replace(found, tokens=found.tokens + 1_500_000)
+
+
+@mutant("budgets")
+class GrantsAreForgotten(Tables):
+    """A bucket forgets what was granted."""
+
+    def put_bucket(self, key: str, bucket: Bucket, now: Time) -> None:
+        super().put_bucket(key, replace(bucket, granted=0), now)
+
+
+@mutant("budgets")
+class BudgetsOutliveTheirJobs(Tables):
+    """The budget of a job stays when the job is removed."""
+
+    def prune(self, limit: int, now: Time) -> int:
+        kept = dict(self.records)
+        gone = super().prune(limit, now)
+        self.records.update(kept)
+        return gone
+
+
 @mutant("limits")
 class PermitsOutliveTheirLeases(Tables):
     """A permit counts, although its lease is over."""
@@ -883,7 +1011,7 @@ class StoppedByAnotherKeyAndLost(Tables):
         self._set(self._awaits, job.id, key)
 
 
-@mutant("limits")
+@mutant("rates")
 class RatesAreForgotten(Tables):
     """Every act finds a full bucket."""
 
@@ -892,7 +1020,7 @@ class RatesAreForgotten(Tables):
         return None if found is None or not found.closed_until else found
 
 
-@mutant("limits")
+@mutant("rates")
 class BucketsRefillTwice(Tables):
     """A bucket is filled by another clock than the store's: one that is ahead."""
 
@@ -900,7 +1028,7 @@ class BucketsRefillTwice(Tables):
         super().put_bucket(key, replace(bucket, at=bucket.at - 30_000), now)
 
 
-@mutant("limits")
+@mutant("rates")
 class ClosedLimitsStayOpen(Tables):
     """A provider's "slow down" is not heard."""
 
@@ -909,7 +1037,7 @@ class ClosedLimitsStayOpen(Tables):
         return None if found is None else replace(found, closed_until=0)
 
 
-@mutant("limits")
+@mutant("step_limits")
 class NothingIsKeptForTheWoken(Tables):
     """A job is woken for a permit, and somebody else takes it."""
 
@@ -918,7 +1046,7 @@ class NothingIsKeptForTheWoken(Tables):
             """Keep nothing."""
 
 
-@mutant("limits")
+@mutant("step_limits")
 class KeptForEver(Tables):
     """A permit that nobody comes for is never passed on."""
 
@@ -926,7 +1054,7 @@ class KeptForEver(Tables):
         super().put_permit(permit if permit.until is None else replace(permit, until=permit.until + 10_000_000))
 
 
-@mutant("limits")
+@mutant("step_limits")
 class ParkedForEver(Tables):
     """A job that gave up its slot is not woken."""
 
@@ -934,7 +1062,7 @@ class ParkedForEver(Tables):
         """Wake nobody."""
 
 
-@mutant("limits")
+@mutant("step_limits")
 class LostAnswersArePaidTwice(Tables):
     """A step that asks again takes from the rate again."""
 
@@ -959,3 +1087,156 @@ class LimitsAreForNobody(Tables):
     class permits_kind(Permits):
         def block(self, uses: Sequence[Use], job: str, path: str = "") -> Block | None:
             return None if not path else super().block(uses, job, path)
+
+
+# Unique names.
+
+
+@mutant("unique")
+class WindowByTheCallersClock(Tables):
+    """A window ends by the clock of the machine that submits."""
+
+    def _same_as(self, job: Job, held: Key | None, fresh: Mapping[str, Job]) -> str | None:
+        return super()._same_as(replace(job, created_at=system_clock()), held, fresh)
+
+
+@mutant("unique")
+class NamesWithoutALock(MemoryEngine):
+    """It looks who has a name in one act, and inserts in another."""
+
+    async def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        answers: list[Inserted] = []
+        for job in jobs:
+            unique = job.options.unique
+            if unique is None:
+                answers += await super()._insert([job], parent)
+                continue
+            name = (UNIQUE, unique.key)
+            found = await self._look(lambda tables, job=job, name=name: tables._same_as(job, tables.keys.get(name), {}))  # type: ignore[misc]
+            time.sleep(BETWEEN_CHECK_AND_WRITE_SECONDS)  # noqa: ASYNC251 - blocks, so that other threads get in
+            if found is not None:
+                answers.append(existing_for(job, found))
+            else:
+                sure = replace(job, options=replace(job.options, unique=replace(unique, states=())))
+                answers += await super()._insert([sure], parent)
+        return answers
+
+
+@mutant("unique")
+class NoTombstones(Tables):
+    """A pruned job takes its unique name along, window or not."""
+
+    def _forget_name(self, name: tuple[str, str], job: Job, now: Time) -> None:
+        self._set(self.keys, name, None)
+
+
+@mutant("unique")
+class TombstonesWithoutAState(Tables):
+    """A tombstone doesn't say how its job ended."""
+
+    def _forget_name(self, name: tuple[str, str], job: Job, now: Time) -> None:
+        held = self.keys.get(name)
+        super()._forget_name(name, job, now)
+        if held is not None and name in self.keys:
+            self.keys[name] = held
+
+
+@mutant("unique")
+class AReplacedJobKeepsItsName(Tables):
+    """A job that replaces another leaves the name to the cancelled one."""
+
+    def _apply(self, head: Job, change: Change) -> Job:
+        before = dict(self.keys)
+        job = super()._apply(head, change)
+        self.keys = before
+        return job
+
+
+@mutant("unique")
+class EveryStateCounts(Tables):
+    """A job that has ended keeps others out."""
+
+    def _same_as(self, job: Job, held: Key | None, fresh: Mapping[str, Job]) -> str | None:
+        assert job.options.unique is not None
+        unique = replace(job.options.unique, states=tuple(State))
+        return super()._same_as(replace(job, options=replace(job.options, unique=unique)), held, fresh)
+
+
+# Fair keys.
+
+
+@mutant("fairness")
+class NobodyKeepsTheRound(Tables):
+    """Every claim begins with the first key."""
+
+    def _put_turn(self, name: str, fair: str, now: Time) -> None:
+        """Do nothing."""
+
+
+@mutant("fairness")
+class OneRoundForAllTypes(Tables):
+    """Workers that know other types move the round past keys that they can't serve."""
+
+    def _last_turn(self, name: str) -> str | None:
+        return super()._last_turn(_without_part(name, -2))
+
+    def _put_turn(self, name: str, fair: str, now: Time) -> None:
+        super()._put_turn(_without_part(name, -2), fair, now)
+
+
+@mutant("fairness")
+class OneRoundForAllPriorities(Tables):
+    """Urgent jobs move the round of the others."""
+
+    def _last_turn(self, name: str) -> str | None:
+        return super()._last_turn(_without_part(name, -1))
+
+    def _put_turn(self, name: str, fair: str, now: Time) -> None:
+        super()._put_turn(_without_part(name, -1), fair, now)
+
+
+@mutant("fairness")
+class FairKeysAreIgnored(Tables):
+    """Jobs with fair keys are claimed in the order of their submits."""
+
+    def _make_ready(self, job: Job) -> None:
+        LimitedRows._make_ready(self, job)
+
+    def _push_fair(self, job: Job, key: str | None) -> None:
+        """Do nothing."""
+
+
+@mutant("fairness")
+class NoTurnsBehindALimit(Tables):
+    """Jobs that wait behind a limit's key are claimed in the order of their submits."""
+
+    def _push_fair(self, job: Job, key: str | None) -> None:
+        if key is None:
+            super()._push_fair(job, key)
+
+
+@mutant("fairness")
+class JobsWithoutAKeyGoFirst(Tables):
+    """The round never passes the jobs without a fair key."""
+
+    def _last_turn(self, name: str) -> str | None:
+        return super()._last_turn(name) or None
+
+
+def _without_part(name: str, place: int) -> str:
+    parts = name.split("/")
+    parts[place] = "*"
+    return "/".join(parts)
+
+
+@mutant("step_limits")
+class KeptForJobsThatEnded(Tables):
+    """A permit stays kept for a job that was woken for it and then cancelled."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        before = [one for one in self.permits_of(change.job.id) if one.until is not None]
+        answer = super().commit(change)
+        if change.before is State.AVAILABLE:
+            for one in before:
+                self.put_permit(one)
+        return answer

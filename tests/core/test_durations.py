@@ -1,14 +1,14 @@
 """Durations as people write them, and as people read them."""
 
 import math
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.durations import LONGEST_MS, in_words, milliseconds
+from holdfast.core.durations import LONGEST_MS, as_utc, in_words, milliseconds
 from holdfast.core.errors import Invalid
 
 YEAR = 365 * 86_400
@@ -143,3 +143,15 @@ def test_milliseconds_are_exact_as_text(ms):
 )
 def test_a_duration_reads_as_a_person_says_it(ms, words):
     assert in_words(ms) == words
+
+
+@pytest.mark.parametrize(
+    ("at", "moment"),
+    [
+        (0, datetime(1970, 1, 1, tzinfo=UTC)),
+        (1_795_023_084_605, datetime(2026, 11, 18, 17, 31, 24, 605_000, tzinfo=UTC)),
+        (10**15, datetime.max.replace(tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_exact_to_the_millisecond_and_ends_with_the_calendar(at, moment):
+    assert as_utc(at) == moment

@@ -49,6 +49,7 @@ def failing(attempt: int = 1, **retry) -> Job:
         (Retry(strategy="none", jitter=False), [0, 0, 0]),
         (Retry(strategy="constant", initial_ms=700, jitter=False), [700, 700, 700]),
         (Retry(strategy="linear", initial_ms=700, jitter=False), [700, 1_400, 2_100]),
+        (Retry(strategy="polynomial", initial_ms=100, factor=2.0, jitter=False), [100, 400, 900]),
         (Retry(strategy="exponential", initial_ms=700, jitter=False), [700, 1_400, 2_800]),
         (Retry(strategy="exponential", initial_ms=100, factor=3.0, jitter=False), [100, 300, 900]),
         (Retry(strategy="exponential", initial_ms=100, factor=1.0, jitter=False), [100, 100, 100]),
@@ -139,10 +140,15 @@ def test_a_sensible_policy_is_returned(strategy):
     ("retry", "message"),
     [
         (Retry(retries=-1), "retries=-1 is invalid; give the number of retries, or 0"),
-        (Retry(strategy="fibonacci"), "'fibonacci' is unknown; choose one of none, constant, linear, exponential"),
+        (
+            Retry(strategy="fibonacci"),
+            "'fibonacci' is unknown; choose one of none, constant, linear, polynomial",
+        ),
         (Retry(strategy=""), "'' is unknown"),
         (Retry(initial_ms=-1), "can't be negative"),
         (Retry(cap_ms=-1), "can't be negative"),
+        (Retry(initial_ms=10**15), "initial_ms=1000000000000000 is longer than 100 years"),
+        (Retry(cap_ms=10**15), "cap_ms=1000000000000000 is longer than 100 years"),
         (Retry(initial_ms=1.5), "initial_ms=1.5 is invalid; give a whole number of milliseconds"),  # type: ignore[arg-type]
         (Retry(initial_ms="1"), "initial_ms='1' is invalid; give a whole number of milliseconds"),  # type: ignore[arg-type]
         (Retry(cap_ms=True), "cap_ms=True is invalid; give a whole number of milliseconds"),
@@ -219,10 +225,10 @@ def test_a_final_error_leaves_no_try_at_the_first_attempt(job, retryable):
 
 def test_one_effect_in_doubt_and_several_are_told_in_whole_sentences():
     assert doubt_text("j-1", ["pay#k1"]).startswith(
-        "pay#k1 started, and no result was recorded, so it may have happened; check whether it did, then run "
+        "pay#k1 may have happened: it started, and no result was recorded; check whether it did, then run "
         "holdfast resolve j-1 --step 'pay#k1' with"
     )
     assert doubt_text("j-1", ["pay#k1", "pay#k2"]).startswith(
-        "pay#k1, pay#k2 started, and no result was recorded, so they may have happened; check whether they did, then "
+        "pay#k1, pay#k2 may have happened: they started, and no result was recorded; check whether they did, then "
         "run holdfast resolve j-1 --step"
     )

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.model import Step, StepState
+from holdfast.core.throttling import throttle_of
+from holdfast.demo import video
 from holdfast.demo.figures import Killed, measure
-from holdfast.demo.provider import BROKEN, BUSY, CUT, MADE, Call
+from holdfast.demo.provider import BROKEN, BUSY, CUT, MADE, RETRY_AFTER_SECONDS, Call
 
 MANY = frozenset({"storyboard"})
 KILLED = Killed(at=100.0, worker=1, pid=11, epoch=1, image=2)
@@ -66,6 +68,8 @@ def test_the_demo_survives_its_kill_within_a_minute_and_leaves_nothing(tmp_path:
     assert "\x1b" not in out
     assert re.search(r"worker [12] is killed: SIGKILL to process \d+; \d\d of 30 images are recorded", out)
     assert re.search(r"worker [12] continues with the next image, \d", out)
+    assert 'image 13 is rejected: "the hand has six fingers"' in out
+    assert re.search(r"the image, its clip and the film are made again: \d+ calls, and 62 recorded steps are kept", out)
     assert re.search(r"^ made +65 of 65 ", out, re.MULTILINE)
     assert re.search(r"^ made twice +0 ", out, re.MULTILINE)
     assert int(re.search(r"cut by the kill +(\d+)", out)[1]) <= 4  # type: ignore[index]
@@ -75,7 +79,7 @@ def test_the_demo_survives_its_kill_within_a_minute_and_leaves_nothing(tmp_path:
     assert list(scratch.iterdir()) == []
     assert left_behind(scratch) == []
     store = sqlite3.connect(tmp_path / "kept.db")
-    assert [row[0] for row in store.execute("select state from jobs")] == ["completed"]
+    assert [row[0] for row in store.execute("select state from jobs")] == ["completed", "completed"]  # and the rerun
     store.close()
 
 
@@ -162,3 +166,13 @@ def test_refused_and_failed_calls_make_nothing():
     figures = measure([call("1", outcome=BUSY), call("1", outcome=BROKEN), call("1")], [step("1")], KILLED, MANY)
 
     assert (figures.made, figures.calls, figures.busy, figures.broken, figures.cut) == (1, 3, 1, 1, 0)
+
+
+def test_a_busy_provider_closes_the_limit_that_all_steps_share():
+    error = video.ProviderTrouble(429, "Too Many Requests", {"Retry-After": str(RETRY_AFTER_SECONDS)})
+    throttle = throttle_of(error, now=0.0)
+
+    assert throttle is not None
+    assert throttle.ms == RETRY_AFTER_SECONDS * 1_000
+    assert all(one.spec.limits == (video.provider,) for one in (video.storyboard, video.video_generation))
+    assert throttle_of(video.ProviderTrouble(500, "Internal Server Error", {}), now=0.0) is None

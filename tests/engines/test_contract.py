@@ -28,7 +28,7 @@ def test_every_method_that_takes_something_from_callers_is_one_that_checks():
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.__name__)
 def test_no_engine_puts_its_own_method_in_the_place_of_one_that_checks(engine: type[Engine]):
-    own = [kind for kind in engine.__mro__ if kind not in CONTRACT]
+    own = [kind for kind in engine.__mro__ if kind not in CONTRACT and kind not in Engine.__mro__]
 
     assert [(kind.__name__, name) for kind in own for name in vars(kind) if name in CHECKED] == []
 

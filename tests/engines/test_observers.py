@@ -13,10 +13,14 @@ from holdfast.engines.memory import MemoryEngine
 class Ears:
     def __init__(self) -> None:
         self.inserted: list[str] = []
+        self.claimed: list[str] = []
         self.changed: list[tuple[str, str]] = []
 
     def heard_inserts(self, jobs: Sequence[Job]) -> None:
         self.inserted += [job.id for job in jobs]
+
+    def heard_claims(self, jobs: Sequence[Job]) -> None:
+        self.claimed += [job.id for job in jobs]
 
     def heard_changes(self, changes: Sequence[Change]) -> None:
         self.changed += [(change.job.id, change.event) for change in changes]
@@ -56,6 +60,17 @@ async def test_an_observer_hears_of_accepted_changes_only():
     assert isinstance(refused, Conflict)
     assert isinstance(turned, Applied)
     assert ears.changed == [(one.id, "complete"), (three.id, "complete")]
+
+
+async def test_an_observer_hears_of_the_jobs_that_a_claim_or_a_turn_brings():
+    engine, clock, ears = given()
+    await engine.insert([job(clock), job(clock)])
+
+    (one,) = await engine.claim("w-1", ["default"], 1)
+    _, (two,) = await engine.turn([complete(one, clock(), by="w-1", result="1")], "w-1", ["default"], 1)
+    await engine.claim("w-1", ["default"], 1)
+
+    assert ears.claimed == [one.id, two.id]
 
 
 async def test_a_change_says_who_held_the_job_and_since_when():

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
+from holdfast.cli.render.job import status_lines
 from holdfast.core.model import Error, Job, Options, Retrying, Running, State, Wait, WaitKind
 from holdfast.core.summaries import StepSummary
+from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.status import Status, stage_words, status_of
 from holdfast.jobs.views.job import stages_of
 
@@ -49,6 +52,21 @@ def test_a_job_that_stands_still_says_so():
     told = str(status(State.ACTIVE, DRAWING, "no space left on device"))
 
     assert told.endswith(", stalled: no space left on device")
+
+
+def test_a_stage_that_begins_like_a_state_hides_no_state():
+    console = Console(width=80, record=True)
+    for line in status_lines(status(State.ACTIVE, Running("j", 1, stage="active_scan")), [], NOW):
+        console.print(line)
+
+    assert "active: active_scan" in console.export_text()
+
+
+def test_a_job_that_begins_to_wait_or_to_stall_has_news():
+    still = status(State.ACTIVE, DRAWING).progress()
+
+    assert status(State.ACTIVE, DRAWING, "no space left on device").progress() != still
+    assert replace(status(State.ACTIVE, DRAWING), limited=LimitWait(key="openai")).progress() != still
 
 
 def test_a_job_without_a_step_yet_just_runs():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.model import Options, Retry, State
+from holdfast.engines.clock import SLEW
 from holdfast.upkeep.rescue import OVERRUN_MARGIN_MS
 from tests.support.given import wait_until
 from tests.support.worker_processes import Stage, presence, worker_of
@@ -57,6 +58,8 @@ if __name__ == "__main__":
 """
 
 TIMEOUT_MS = 1_000
+SLEWED_MS = TIMEOUT_MS // SLEW
+"""How far the store's clock may lag behind the owner's in that time, while it approaches the machine's clock."""
 OPTIONS = Options(timeout_ms=TIMEOUT_MS, retry=Retry(retries=1, strategy="constant", initial_ms=200, jitter=False))
 """What a job has that was decorated with `timeout="1s"`: it travels with the job."""
 
@@ -119,7 +122,8 @@ def test_a_job_whose_stuck_owner_lets_its_timeout_pass_is_failed_by_upkeep_and_i
     let_go(stage, first)
     drawn = [mark for mark, _, _ in stage.marks("drawn")]
     assert drawn == ["2"] or (frozen and drawn == ["2", "1"]), "who knows that the job is lost starts no step of it"
-    assert [step.epoch for step in stage.do(stage.app.engine.steps(run.id))] == [2]
+    recorded = stage.do(stage.app.engine.steps(run.id))
+    assert [step.epoch for step in recorded if not step.path.startswith("~")] == [2]
     assert stage.do(run.result(1)) == "epoch 2"
     events = [(entry.event, entry.by) for entry in stage.history(run)]
     assert events[1:] == [
@@ -141,8 +145,9 @@ def test_a_def_job_that_blocks_its_thread_is_failed_by_its_owner_who_heeds_the_t
     assert [entry.event for entry in history] == ["submit", "claim", "fail", "promote", "claim", "complete"]
     _, claim, fail, *_ = history
     assert (fail.by, fail.after) == (worker_of(stage, first), State.RETRYABLE)
-    assert TIMEOUT_MS <= fail.at - claim.at < TIMEOUT_MS + OVERRUN_MARGIN_MS
+    assert TIMEOUT_MS - SLEWED_MS <= fail.at - claim.at < TIMEOUT_MS + OVERRUN_MARGIN_MS
     assert stage.status(run).attempt == 2
-    assert [step.epoch for step in stage.do(stage.app.engine.steps(run.id))] == [2]
+    recorded = stage.do(stage.app.engine.steps(run.id))
+    assert [step.epoch for step in recorded if not step.path.startswith("~")] == [2]
     assert [mark for mark, _, _ in stage.marks("drawn")] == ["2"]
     assert stage.do(run.result(1)) == "epoch 2"

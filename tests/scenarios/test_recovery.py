@@ -206,7 +206,7 @@ def test_a_zombie_cannot_write_and_stops_when_it_wakes(stage):
 
     assert [entry.event for entry in stage.history(run)] == ["submit", "claim", "lapse", "claim", "complete"]
     steps = stage.do(stage.app.engine.steps(run.id))
-    assert [step.epoch for step in steps] == [2]
+    assert [step.epoch for step in steps if not step.path.startswith("~")] == [2]
     assert first.poll() is None, "the zombie lives on as a worker"
     log = (stage.folder / f"log-{first.pid}").read_text()
     assert re.search(rf"job {run.id} \(\w+\) lost its lease \(epoch 1\) after .* and was stopped here", log), log

@@ -9,11 +9,15 @@ import argparse
 import sys
 from dataclasses import replace
 
-from tests.simulation.bugs import BUGS, planted
-from tests.simulation.plan import Plan, draw_plan, smaller
+import tests.simulation.bugs
+import tests.simulation.bugs_limits  # noqa: F401
+from tests.simulation.plan import Plan, draw_plan, drowsy, hasty, limited, shared, smaller, unruly
+from tests.simulation.planting import BUGS, planted
 from tests.simulation.run import Verdict, command, play
 from tests.simulation.shapes import SHAPES
 from tests.simulation.soak import soak
+
+ALTERED = {one.__name__: one for one in (drowsy, hasty, limited, shared, unruly)}
 
 
 def main() -> int:
@@ -22,6 +26,7 @@ def main() -> int:
     parser.add_argument("seeds", type=int, nargs="*", help="which seeds to run")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="run seeds for so long; 0: for ever")
     parser.add_argument("--engine", choices=("memory", "sqlite"), default="memory")
+    parser.add_argument("--plan", choices=tuple(ALTERED), help="make this of each seed's plan")
     parser.add_argument("--bug", choices=tuple(BUGS), help="with this planted bug")
     parser.add_argument("--story", action="store_true", help="tell all that happened")
     parser.add_argument("--shrink", action="store_true", help="make a failing seed smaller")
@@ -35,6 +40,7 @@ def main() -> int:
     with planted(asked.bug):
         for seed in asked.seeds:
             plan = draw_plan(seed, asked.engine, SHAPES)
+            plan = plan if asked.plan is None else ALTERED[asked.plan](plan)
             verdict = play(seed, asked.engine, plan=plan, story=asked.story)
             if asked.hash:
                 print(verdict.digest)

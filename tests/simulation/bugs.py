@@ -5,9 +5,6 @@ test the simulation itself.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,47 +37,8 @@ from holdfast.worker.maps import Tally
 from holdfast.worker.settling import Settling
 from holdfast.worker.timers import Timers
 from holdfast.worker.worker import Worker
-from tests.simulation.plan import Plan, drowsy, hasty, shared, unruly
-from tests.simulation.run import patched
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One planted bug. `caught_by` begins the line of a law that must see it."""
-
-    name: str
-    caught_by: tuple[str, ...]
-    place: Any
-    attribute: str
-    spoil: Callable[[Any], Any]
-    plan: Callable[[Plan], Plan] | None = None
-    """What to make of a seed's plan, where the bug needs a kind of trouble that is rare."""
-
-
-BUGS: dict[str, Bug] = {}
-
-
-def bug(
-    name: str, caught_by: str, place: Any, attribute: str, plan: Callable[[Plan], Plan] | None = None
-) -> Callable[[Callable[[Any], Any]], None]:
-    """Plant a bug: the function is given what is there, and answers with what is there instead."""
-
-    def enter(spoil: Callable[[Any], Any]) -> None:
-        BUGS[name] = Bug(name, tuple(caught_by.split()), place, attribute, spoil, plan)
-
-    return enter
-
-
-@contextmanager
-def planted(name: str | None) -> Iterator[None]:
-    """The product with this bug."""
-    with ExitStack() as stack:
-        if name is not None:
-            one = BUGS[name]
-            there = getattr(one.place, one.attribute)
-            stack.enter_context(patched(one.place, one.attribute, one.spoil(there)))
-        yield
-
+from tests.simulation.plan import drowsy, hasty, shared, unruly
+from tests.simulation.planting import bug
 
 # The engine.
 
@@ -140,7 +98,7 @@ def _(take: Any) -> Any:
     return filters_late
 
 
-@bug("what has expired is claimed", "S17", tables, "_expired")
+@bug("what has expired is claimed", "S17", tables, "is_expired")
 def _(expired: Any) -> Any:
     return lambda job, now: False
 

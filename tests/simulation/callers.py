@@ -12,6 +12,7 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, JobError, StoreError
 from holdfast.core.model import State, WaitKind, Where
 from holdfast.core.outcome import in_doubt
+from holdfast.jobs.limits import set_limit
 from holdfast.jobs.service import JobRequest, Jobs
 from tests.simulation.plan import Ask, Errand
 from tests.simulation.scene import Program, program
@@ -133,6 +134,9 @@ class Callers:
                     await asyncio.sleep(self.stage.random.random())
             case "person":
                 await self._decide(app.jobs, id)
+            case "lower" | "raise":
+                at_once = 1 if ask.kind == "lower" else 3
+                await self.say(ask.kind, id, None, set_limit(app.jobs.engine, "pair", at_once=at_once, by="a person"))
 
     async def _signal(self, jobs: Jobs, id: str) -> None:
         self._signals += 1

@@ -319,6 +319,8 @@ def _knowing(hand: Hand) -> Registry:
     if not hand.unsaid:
         return TEMPLATE.registry
     registry = Registry()
+    for limit in TEMPLATE.registry.limits():
+        registry.add_limit(limit)
     for type in TEMPLATE.registry.types():
         spec = TEMPLATE.registry.get(type)
         if spec is not None and type not in hand.unsaid:

@@ -13,6 +13,7 @@ from holdfast.conformance.dump import Dump
 from holdfast.core.model import StepState
 from tests.simulation.callers import Callers, Said
 from tests.simulation.cast import Cast
+from tests.simulation.ledger import Ledger
 from tests.simulation.lives import Life, lives_of
 from tests.simulation.plan import WIRE_FAULTS, Plan
 from tests.simulation.scene import Effect, Handling
@@ -53,6 +54,7 @@ class Run:
     settled_at: float | None = None
     dumps: list[tuple[float, Dump]] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    ledger: Ledger | None = None
 
     def see(self, now: Dump) -> None:
         """Look at the whole store once more: what was there before must still be, and must not have changed."""

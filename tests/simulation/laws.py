@@ -70,8 +70,8 @@ def every_change_is_in_the_table(run: Run) -> Iterator[str]:
                 fits = entry.after in EDGES.get((entry.event, str(state)), "").split()
             if not fits:
                 yield f"S3: {life.name}: {entry.event} led from {state} to {entry.after}"
-            by_time = entry.event in ("promote", "activate") and entry.by == "time"
-            if entry.version not in life.made and not by_time:
+            by_claim = entry.event in ("promote", "activate") and entry.by in ("time", "limit")
+            if entry.version not in life.made and not by_claim:
                 yield f"S3: {life.name}: nobody made version {entry.version}, {entry.event} by {entry.by}"
             state = entry.after
         if life.job.state != state:

@@ -374,16 +374,16 @@ def what_a_living_worker_knows_does_not_wait_for_a_free_slot(run: Run) -> Iterat
     bound = 0.5 + 30 * run.plan.odds.quick_seconds + 20 * run.plan.lateness
     for life in run.lives.values():
         for tenure in life.tenures.values():
-            since = _ready_since(life, tenure)
-            if tenure.claim is None or since is None or tenure.claim.at - since <= bound:
+            since = ready_since(life, tenure)
+            if tenure.claim is None or since is None or tenure.claim.at - since <= bound or life.job.options.limits:
                 continue
-            idle = [node for node in run.cast.nodes if _could_take(run, node, life, since, tenure.claim.at)]
+            idle = [node for node in run.cast.nodes if could_take(run, node, life, since, tenure.claim.at)]
             if idle:
                 waited = f"{tenure.claim.at - since:.2f} s, while {idle[0].worker.id} had free slots"
                 yield f"L7: {life.name} waited {waited}"
 
 
-def _ready_since(life: Life, tenure: Tenure) -> float | None:
+def ready_since(life: Life, tenure: Tenure) -> float | None:
     """When a job became available that was then claimed; None where only the time made it so."""
     before = [entry for entry in life.entries if entry.epoch < tenure.epoch and entry.event != SIGNAL]
     if not before or before[-1].after != "available":
@@ -392,7 +392,7 @@ def _ready_since(life: Life, tenure: Tenure) -> float | None:
     return None if act is None or before[-1].event == "lapse" else act.at
 
 
-def _could_take(run: Run, node: Node, life: Life, since: float, until: float) -> bool:
+def could_take(run: Run, node: Node, life: Life, since: float, until: float) -> bool:
     """Whether a worker knew this type, and had a free slot all this time."""
     if life.job.type in node.hand.unsaid or life.job.queue not in node.hand.queues:
         return False

@@ -112,8 +112,9 @@ def lives_of(dump: Dump, acts: list[Act]) -> dict[str, Life]:
                             kept[step.job].append(Kept(act, step, True, change.event in OWNER))
                         for new in change.inserts:
                             made[new.id].setdefault(1, act)
-            case "record":
-                for step, answer in zip(act.args[0], act.answer, strict=True):
+            case "record" | "admit":
+                steps, answers = (act.args[0], act.answer) if act.name == "record" else (act.args[1], act.answer[1])
+                for step, answer in zip(steps, answers, strict=True):
                     if isinstance(answer, Recorded):
                         kept[step.job].append(Kept(act, step, answer.first))
                     elif isinstance(answer, Conflict):

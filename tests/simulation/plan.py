@@ -221,6 +221,22 @@ def hasty(plan: Plan) -> Plan:
     return replace(plan, errands=tuple(errands), asks=tuple(asks))
 
 
+LIMITED: dict[str, float] = {}
+"""The shapes that share limits, and how often each is taken (`tests.simulation.limited`)."""
+
+
+def limited(plan: Plan) -> Plan:
+    """A plan with twice as many jobs, of which most share limits, and a person who changes a limit."""
+    random = Random(f"limited/{plan.seed}")
+    names, weights = list(LIMITED), list(LIMITED.values())
+    errands = [
+        replace(one, shape=random.choices(names, weights)[0]) if random.random() < 0.8 else one
+        for one in (*plan.errands, *plan.errands)
+    ]
+    asks = [Ask(random.uniform(0.0, 6.0), 0, random.randrange(len(errands)), kind) for kind in ("lower", "raise")]
+    return replace(plan, errands=tuple(errands), asks=(*plan.asks, *asks))
+
+
 def smaller(plan: Plan) -> list[Plan]:
     """The plans that are a piece smaller, the largest pieces first."""
     faults = [name for name in WIRE_FAULTS if getattr(plan.odds, name)]

@@ -19,7 +19,9 @@ import holdfast.worker.worker
 import tests.simulation.laws
 import tests.simulation.laws_code
 import tests.simulation.laws_ends
-import tests.simulation.laws_outside  # noqa: F401 (entered into the list by being imported)
+import tests.simulation.laws_limits
+import tests.simulation.laws_outside
+import tests.simulation.limited  # noqa: F401 (all of these are entered into their lists by being imported)
 from holdfast.conformance.dump import Dump, dump
 from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.contract import Engine

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.core.keys import derived_id
-from holdfast.core.model import Event, State, StepState
+from holdfast.core.model import Applied, Event, State, StepState
 from holdfast.forking import COPY_ENDED
 from tests.simulation.lodge import FAIL, TIMEOUT_SECONDS
 from tests.simulation.plot import Plot
-from tests.simulation.wire import START_AT, Store, at_once
+from tests.simulation.wire import Store, at_once
 
 GRACE_SECONDS = 30.0
 """How long the undo waits for the word of an owner: shorter than in the product, so that a search takes less time."""
@@ -79,17 +79,29 @@ def _of_workers(kind: str, here: Plot, store: Store) -> Iterator[str]:
         if code != COPY_ENDED:
             yield f"forked: the child went on as a second worker, and ended with {code}"
     for entry in at_once(store.engine.history(here.job)):
-        at = (entry.at - START_AT) / 1_000
         if entry.event == Event.RELEASE and entry.by in unlooped:
             yield f"handed over: the job was released by {entry.by}, whose event loop had ended"
-        for one in here.made:
-            if entry.event == Event.LAPSE and one.epoch == entry.epoch and one.began > at + 0.001:
-                yield f"stale: {one.path} began in {one.who} {one.began - at:.2f} s after its lease had ended"
+    lapsed = _lapsed_at(here.job, store)
+    for one in here.made:
+        at = lapsed.get(one.epoch)
+        if at is not None and one.began > at + 0.001:
+            yield f"stale: {one.path} began in {one.who} {one.began - at:.2f} s after its lease had ended"
     died = dict(here.killed)
     for one in here.made:
         ran = (one.stopped if one.stopped is not None else died.get(one.who, here.world.now)) - one.began
         if kind == "late" and ran > TIMEOUT_SECONDS + 0.01:
             yield f"overtime: {one.path} ran for {ran:.1f} s, and the job's timeout is {TIMEOUT_SECONDS} s"
+
+
+def _lapsed_at(job: str, store: Store) -> dict[int, float]:
+    """When the store wrote each lapse of the job, by epoch. An entry's own time is that of the snapshot before it."""
+    return {
+        change.job.epoch: act.at
+        for act in store.acts
+        if act.name == "commit" and act.ok
+        for change, answer in zip(act.args[0], act.answer, strict=True)
+        if change.event == Event.LAPSE and change.job.id == job and isinstance(answer, Applied)
+    }
 
 
 def _too_soon_or_late(here: Plot) -> Iterator[str]:

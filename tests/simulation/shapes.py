@@ -148,7 +148,7 @@ SHAPES: dict[str, float] = {}
 KEEP = "30d"
 
 
-def shape(weight: float, **options: Any) -> Any:
+def shape(weight: float, into: dict[str, float] = SHAPES, **options: Any) -> Any:
     """Make a job of a function, known by its name, taken so often; 0 for a child, which has one argument."""
 
     def enter(function: Any) -> Any:
@@ -169,7 +169,7 @@ def shape(weight: float, **options: Any) -> Any:
             return await run(n)
 
         if weight:
-            SHAPES[function.__name__] = weight
+            into[function.__name__] = weight
         defaults: dict[str, Any] = {"retries": BRIEF, "keep": KEEP}
         decorated = TEMPLATE.job(name=function.__name__, **(defaults | options))
         decorated(handler if weight else single)

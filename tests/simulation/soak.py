@@ -13,7 +13,9 @@ from itertools import count
 from multiprocessing import get_context
 from random import SystemRandom
 
-from tests.simulation.bugs import planted
+import tests.simulation.bugs
+import tests.simulation.bugs_limits  # noqa: F401
+from tests.simulation.planting import planted
 from tests.simulation.run import command, play
 
 SEEDS_A_PIECE = 20

@@ -12,14 +12,17 @@ from collections.abc import Callable
 
 import pytest
 
+import tests.simulation.bugs
+import tests.simulation.bugs_limits  # noqa: F401
 from holdfast.core.model import Event
-from tests.simulation.bugs import BUGS, planted
-from tests.simulation.plan import BLOWS, Plan, draw_plan, drowsy, hasty
+from tests.simulation.plan import BLOWS, Plan, draw_plan, drowsy, hasty, limited
+from tests.simulation.planting import BUGS, planted
 from tests.simulation.run import ROOT, command, play
 from tests.simulation.shapes import SHAPES
 
 MEMORY_ITEMS, SQLITE_ITEMS = 12, 4
 SEEDS_AN_ITEM, SEEDS_OF_SQLITE, SEEDS_OF_SLEEP, SEEDS_OF_HASTE = (50, 150), (25, 50), (60, 100), (20, 100)
+SEEDS_OF_LIMITS = (40, 150)
 """How many seeds each item runs, without --soak and with it: 700 in all, or 2,000. Of all planted bugs, the one that is
 hardest to see shows itself within 70."""
 
@@ -69,6 +72,14 @@ def test_every_law_holds_while_keepers_sleep_and_workers_come_back(rounds):
 def test_every_law_holds_while_short_waits_are_cut_off_and_signals_come(rounds):
     broken = {seed: lines for seed in range(rounds(*SEEDS_OF_HASTE)) if (lines := broken_by(seed, alter=hasty))}
     assert not broken
+
+
+@pytest.mark.parametrize(("engine", "item"), [("memory", 0), ("memory", 1), ("memory", 2), ("sqlite", 0)])
+def test_every_law_holds_where_jobs_and_steps_share_limits(engine, item, rounds):
+    seeds = rounds(*SEEDS_OF_LIMITS)
+    numbers = range(item * seeds, (item + 1) * seeds)
+    broken = {seed: lines for seed in numbers if (lines := broken_by(seed, engine, alter=limited))}
+    assert not broken, f"replay: python -m tests.simulation {min(broken)} --plan limited --engine {engine} --story"
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite"])

@@ -141,3 +141,15 @@ def reads(event: JobEvent) -> None:
     text: str = event.error  # bad
     event.attempt = 3  # bad
     print(text, event.result)  # bad
+
+
+async def signatures() -> None:
+    job.s("one")  # bad
+    job.s(1, 2)  # bad
+    job.s(m=1)  # bad
+    job.with_options(queue="slow").s("one")  # bad
+    job.with_options(kye="k").s(1)  # bad
+    job.s(1).with_options(priority="high")  # bad
+    await job.s().submit()  # bad
+    number: int = await (await job.s(1).submit()).result()  # bad
+    print(number)

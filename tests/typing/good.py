@@ -4,7 +4,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, assert_type
 
-from holdfast import App, JobEvent, Limit, Retry, Throttled, ask, current, progress, step, wait_for
+from holdfast import (
+    App,
+    FollowUp,
+    JobEvent,
+    JobSignature,
+    Limit,
+    Retry,
+    Throttled,
+    ask,
+    current,
+    progress,
+    step,
+    wait_for,
+)
 
 app = App("memory:")
 
@@ -163,3 +176,15 @@ def hooks_stay_functions(event: JobEvent) -> None:
 
 async def async_hooks_stay_functions(event: JobEvent) -> None:
     assert_type(await count(event), int)
+
+
+async def signatures() -> None:
+    ready = make_video.s(["a"], tone="calm")
+    assert_type(ready, JobSignature[str])
+    assert_type(await (await ready.submit()).result(), str)
+    assert_type(make_video.s(), FollowUp[str])
+    assert_type(make_video.s(tone="calm"), FollowUp[str])
+    assert_type(blocking.with_options(queue="slow").s("a"), JobSignature[str])
+    assert_type(blocking.with_options(queue="slow").s(), FollowUp[str])
+    assert_type(ready.with_options(key="k", delay="2h"), JobSignature[str])
+    assert_type(app.s("resize", 640, {"format": "png"}), JobSignature[Any])

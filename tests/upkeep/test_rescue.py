@@ -10,10 +10,11 @@ from holdfast.conformance.given import HOUR, SECOND, StoreClock, job
 from holdfast.core.errors import StoreLost
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import RECOVERY_LIMIT
-from holdfast.core.model import Event, Options, Presence, Retry, Running, State, Step, StepState
+from holdfast.core.model import Event, Options, Presence, Retry, Running, RunningItem, State, Step, StepState
 from holdfast.core.outcome import ONCE
 from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs.service import Jobs
+from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
 from tests.support.given import until
@@ -87,6 +88,28 @@ def test_a_worker_that_is_silent_for_longer_than_a_lease_loses_its_jobs_and_the_
         "survived": "1 recorded step",
         "stage": "draw",
     }
+
+
+def test_the_jobs_of_a_dead_worker_are_rescued_in_bounded_rounds(store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rescue, "RESCUED_AT_ONCE", 2)
+    held = [store.claimed() for _ in range(5)]
+    store.beat("w-1")
+    store.dead()
+    store.clock.advance(LEASE - 1)
+    store.dead()
+    store.clock.advance(2)
+
+    assert [len(store.dead()) for _ in range(4)] == [2, 2, 1, 0]
+    assert {store.get(one).state for one in held} == {State.AVAILABLE}
+
+
+def test_jobs_that_overran_are_failed_in_bounded_rounds(store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rescue, "RESCUED_AT_ONCE", 2)
+    for _ in range(3):
+        store.claimed(options=Options(timeout_ms=SECOND))
+    store.clock.advance(HOUR)
+
+    assert [len(store.do(store.rescue.fail_overrun("w-2"))) for _ in range(3)] == [2, 1, 0]
 
 
 def test_who_was_asleep_or_cut_off_judges_nobody_until_the_living_had_time_to_beat(store):
@@ -467,3 +490,20 @@ def test_a_stage_is_not_stale_by_silence_that_is_the_stores(store):
     store.clock.advance(10 * SECOND)
     assert store.do(store.rescue.rescue_stale("w-2", store.seen(store_away=True))) == []
     assert store.do(store.rescue.rescue_stale("w-2", store.seen())) != []
+
+
+def test_the_note_of_a_loss_says_which_steps_it_cut_off(store):
+    one = store.claimed()
+    store.record(one, "draw#1")
+    now = store.clock.now
+    items = (RunningItem("draw#1", now), RunningItem("draw#2", now), RunningItem("draw#3", now + SECOND, 2))
+    store.beat("w-1", Running(one.id, one.epoch, stage="draw", items=items))
+    store.dead()
+    store.clock.advance(LEASE - 1)
+    assert not store.dead()
+    store.clock.advance(2)
+    assert store.dead()
+
+    cut = store.last(one).note["cut"]
+    assert cut.keys() == {"draw#2", "draw#3"}
+    assert cut["draw#2"] - cut["draw#3"] == SECOND

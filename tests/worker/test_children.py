@@ -183,7 +183,7 @@ async def test_too_many_failed_children_fail_the_map(app):
 
     run = await parent.submit()
     async with app.worker():
-        assert (await run.result(10)).startswith("child: 2 of 2 items failed; first failure: item 0")
+        assert (await run.result(10)).startswith("child: 2 of 2 items failed; first failure: item 1 of 2")
     assert [JobFailed, JobFailed] == RAN
 
 

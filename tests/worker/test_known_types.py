@@ -7,6 +7,7 @@ import pytest
 from holdfast import App, wait_for
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, State
+from holdfast.jobs.built_in import BUILT_IN_TYPES
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.requests import JobRequest
 from tests.support.given import QUICK, Watched, entry_of, events, in_state, until
@@ -115,7 +116,7 @@ async def test_a_worker_tells_which_types_it_claims(app, engine):
         await until(lambda: engine.calls["beat"] > 0)
         (presence,) = await app.jobs.workers()
 
-    assert presence.types == ("app.double", "holdfast.undo")
+    assert presence.types == ("app.double", *BUILT_IN_TYPES)
 
 
 async def test_a_worker_with_very_many_types_tells_none(app, engine):

@@ -126,7 +126,7 @@ async def test_all_items_settle_and_the_failed_ones_are_listed(app, way):
         (1, -2, "-2 is below zero"),
         (3, -4, "-4 is below zero"),
     ]
-    assert "2 of 5 items failed; first failure: item 1: ValueError: -2 is below zero" in str(error)
+    assert "2 of 5 items failed; first failure: item 2 of 5: ValueError: -2 is below zero" in str(error)
     assert len(await paths(app, run)) == 5
 
 

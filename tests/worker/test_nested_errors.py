@@ -38,7 +38,7 @@ async def test_a_map_says_how_many_items_failed_and_why_the_first_did(app):
     run = await app.job(retries=0)(film).submit(4)
     job, text = await failed(app, run)
 
-    what = "draw: 1 of 4 items failed; first failure: item 2: ValueError: no ink"
+    what = "draw: 1 of 4 items failed; first failure: item 3 of 4: ValueError: no ink"
     assert job.error.message == what
     assert text == (
         f"job {run.id} (film) needs a person: {what}; {ADVICE} {run.id[-8:]}, then replay, resolve or discard it"
@@ -52,7 +52,8 @@ async def test_a_map_that_needs_fewer_says_how_many(app):
     job, _ = await failed(app, await app.job(retries=0)(film).submit())
 
     assert (
-        job.error.message == "draw: 2 of 3 items failed, and 2 must succeed; first failure: item 0: ValueError: no ink"
+        job.error.message
+        == "draw: 2 of 3 items failed, and 2 must succeed; first failure: item 1 of 3: ValueError: no ink"
     )
 
 
@@ -84,7 +85,7 @@ async def test_a_chain_of_jobs_names_each_job_and_advises_once(app):
     run = await shelf.submit()
     job, text = await failed(app, run)
 
-    child = f"job {ids[0]} (album) failed: picture: 1 of 2 items failed; first failure: item 1: job "
+    child = f"job {ids[0]} (album) failed: picture: 1 of 2 items failed; first failure: item 2 of 2: job "
     assert job.error.message.startswith(child)
     assert job.error.message.endswith(" (picture) failed: ValueError: no ink")
     assert "JobFailed" not in job.error.message

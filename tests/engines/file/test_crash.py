@@ -16,6 +16,9 @@ from holdfast.core.model import Event, State, Where
 from holdfast.engines.file import FileEngine
 
 HERE = Path(__file__).parents[3]
+SLOWEST = 5
+"""How many times as many kills a busy machine may need until as many jobs were done."""
+
 KILLS = 20
 
 WRITER = """
@@ -54,11 +57,14 @@ asyncio.run(main())
 def test_killed_processes_leave_all_that_they_acknowledged(tmp_path, run):
     path, chance = tmp_path / "checkpoint.json", random.Random(7)
     said: list[list[str]] = []
-    for number in range(KILLS):
+    told: list[list[str]] = []
+    for number in range(KILLS * SLOWEST):
         said += lines_until_killed(path, number, chance)
         check(path, said, run)
-    told = [line for line in said if line[0] == "done"]
-    print(f"\n{KILLS} kills, {len(said)} acts acknowledged, {len(told)} jobs done")
+        told = [line for line in said if line[0] == "done"]
+        if number >= KILLS - 1 and len(told) > KILLS:
+            break
+    print(f"\n{number + 1} kills, {len(said)} acts acknowledged, {len(told)} jobs done")
     assert len(told) > KILLS
     assert [line for line in said if line[0] == "open" and line[1] != "0"], "no kill hit a running job"
 

@@ -16,8 +16,8 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from holdfast import App
-from holdfast.core.errors import Invalid, KeyConflict, Moved
+from holdfast import App, Unique
+from holdfast.core.errors import Duplicate, Invalid, KeyConflict, Moved
 from holdfast.core.model import State
 from holdfast.core.moves import MOVED, Mark
 from holdfast.engines.postgres.url import parse_url
@@ -175,6 +175,31 @@ def test_a_worker_hears_of_it_soon_after_the_commit(postgres_store: str, run):
             began = time.monotonic()
             assert await late.result(10) == 4
             assert time.monotonic() - began < 3, "not only when the worker looks by itself"
+        await app.close()
+
+    run(live())
+
+
+def test_a_unique_name_is_kept_with_the_commit_and_given_back_by_a_rollback(postgres_store: str, run):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        await app.open()
+        dsn, same = parse_url(postgres_store).dsn, Unique(by=("args",))
+        with pytest.raises(Undone):
+            async with on_asyncpg(dsn) as connection:
+                await app.double.submit(1, unique=same, connection=connection)
+                raise Undone
+        async with on_psycopg(dsn) as connection:
+            first = await app.double.submit(1, unique=same, connection=connection)
+            again = await app.double.submit(1, unique=same, connection=connection)
+        assert first.id == again.id == (await app.double.submit(1, unique=same)).id
+        async with on_asyncpg(dsn) as connection:
+            with pytest.raises(Duplicate) as refused:
+                await app.double.submit(1, unique=Unique(by=("args",), then="refuse"), connection=connection)
+            with pytest.raises(Invalid, match=r"then='replace' can't be part of your transaction \(connection=\)"):
+                await app.double.submit(1, unique=Unique(by=("args",), then="replace"), connection=connection)
+        assert refused.value.existing.id == first.id
+        assert await count(app) == 1
         await app.close()
 
     run(live())

@@ -136,11 +136,11 @@ def test_a_newer_schema_that_older_programs_may_use_is_used(postgres_store: str,
     async def use() -> None:
         await (await opened(postgres_store)).close()
         raw = await asyncpg.connect(parse_url(postgres_store).dsn)
-        await raw.execute(f"update {parse_url(postgres_store).schema}.store set version = 7")
+        await raw.execute(f"update {parse_url(postgres_store).schema}.store set version = 99")
         engine = await opened(postgres_store)
         await engine.insert([job(CLOCK)])
         await engine.close()
-        assert await raw.fetchval(f"select version from {parse_url(postgres_store).schema}.store") == 7
+        assert await raw.fetchval(f"select version from {parse_url(postgres_store).schema}.store") == 99
         await raw.close()
 
     run(use())

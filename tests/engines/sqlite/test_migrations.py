@@ -39,10 +39,10 @@ def look(path: Path, sql: str) -> list[tuple[object, ...]]:
         db.close()
 
 
-def test_the_migrations_are_numbered_without_a_gap_and_set_their_own_version():
+def test_the_migrations_are_numbered_in_order_and_set_their_own_version():
     steps = migrations(PACKAGE)
 
-    assert [number for number, _ in steps] == list(range(1, len(steps) + 1))
+    assert [number for number, _ in steps] == sorted({number for number, _ in steps})
     assert all(f"pragma user_version = {number};" in text for number, text in steps)
 
 
@@ -78,11 +78,13 @@ WITHOUT_LIMITS = """
 drop index job_ready;
 drop index holdfast_limited;
 drop index holdfast_parked;
+drop index holdfast_fair;
 drop view whole;
 drop table holdfast_permit;
 drop table holdfast_waiting;
 alter table job drop column limit_key;
 alter table job drop column parked_key;
+alter table job drop column fair;
 create index job_ready on job (queue, type, priority desc, run_at) where state = 'available';
 create view whole as
   select job.n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at,

@@ -24,8 +24,10 @@ from holdfast.core.errors import KeyConflict, Moved
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, Record, State, Where
 from holdfast.core.moves import MOVED, HeldKey
+from holdfast.core.schedules import Definition, Template
 from holdfast.engines import engine_class
 from holdfast.engines.urls import named
+from holdfast.jobs.schedules import find_schedule, pause_schedule, put_schedule
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.jobs.transfer.drain import OURS
 from holdfast.jobs.transfer.move import Side, move
@@ -122,6 +124,22 @@ def test_a_pipeline_goes_on_in_redis(tmp_path: Path, redis_store: str):
 
     assert read(redis_store) == read(old)
     asyncio.run(in_pipeline(redis_store, lambda pipeline: _goes_on(pipeline, ids)))
+
+
+def test_schedules_go_along_with_their_last_ticks(tmp_path: Path):
+    old, new = f"file:{tmp_path}/old.json", f"sqlite:///{tmp_path}/new.db"
+    definition = Definition(job=Template(type="report"), every_ms=1_000)
+
+    async def put(engine: Any) -> Any:
+        await put_schedule(engine, "second", definition, by="ann")
+        await pause_schedule(engine, "second", by="ann", reason="moving")
+        return await find_schedule(engine, "second")
+
+    _, before = asyncio.run(in_engine(old, put))
+    moved(old, new)
+    _, after = asyncio.run(in_engine(new, lambda engine: find_schedule(engine, "second")))
+
+    assert after == before
 
 
 async def _leave_one_active(engine: Any) -> None:
@@ -620,7 +638,7 @@ def test_a_worker_that_claims_in_the_last_moment_is_waited_for(tmp_path: Path):
     class Late(MemoryEngine):
         late = True
 
-        async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Any:
+        async def put_record(self, name: str, value: str | None, expected: int | None = None, jobs: Any = ()) -> Any:
             if name == MOVED and self.late:
                 self.late = False
                 [job] = await self.claim("w-1", ["default"], 1)

@@ -340,7 +340,7 @@ def grows(megabytes: int) -> int:
     return len(bytearray(megabytes << 20))
 
 
-@app.job(isolate="process", retries=0, timeout="3s")
+@app.job(isolate="process", retries=0, timeout="8s")
 def never(path: str) -> None:
     told(path)
     sum(range(10**12))

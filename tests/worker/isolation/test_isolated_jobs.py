@@ -291,7 +291,7 @@ async def test_a_timeout_kills_what_never_ends(app, tmp_path):
     path = tmp_path / "ran"
     run = await jobs.never.submit(str(path))
     job = await finished(app, run)
-    assert job.error.message == "the job took longer than its timeout of 3 s"
+    assert job.error.message == "the job took longer than its timeout of 8 s"
     (pid,) = jobs.lines(path)
     await until(lambda: is_dead(pid))
 
@@ -463,7 +463,7 @@ async def test_an_effect_under_which_the_process_dies_is_in_doubt(app, tmp_path)
     job = await finished(app, run)
     assert job.state is State.REVIEW
     assert job.error.type == "EffectInDoubt"
-    assert "it failed with holdfast.worker.isolation.pool.ProcessDied" in job.error.message
+    assert "may have happened (holdfast.worker.isolation.pool.ProcessDied" in job.error.message
     await run.resolve_step("charge#charge", "charged")
     assert (await finished(app, run)).state is State.COMPLETED
     assert len(jobs.lines(path)) == 1
@@ -477,7 +477,7 @@ async def test_an_effect_that_a_stopping_worker_cuts_off_is_in_doubt(app, tmp_pa
         await until(lambda: jobs.lines(path))
     job = await app.jobs.get(run.id)
     assert job.state is State.REVIEW
-    assert job.error.message.startswith("charge#charge started, and no result was recorded")
+    assert job.error.message.startswith("charge#charge may have happened: it started")
     steps = {step.path: step.state for step in await app.engine.steps(run.id)}
     assert steps["charge#charge"] is StepState.STARTED
 

@@ -1,0 +1,194 @@
+"""`app.queue(…)`: a queue that is full refuses or sheds, and what a job may submit."""
+
+import asyncio
+
+import pytest
+
+from holdfast import App, Invalid, JobFailed, NotAllowed, QueueFull, UnknownOption
+from holdfast.core.changes import release
+from holdfast.core.model import State
+from holdfast.core.queue_bounds import depth_of
+from holdfast.jobs.full_queues import bound_in, reset_bound, set_bound
+
+ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
+
+
+def make_clip(app: App):
+    @app.job(queue="video")
+    async def clip(n: int) -> int:
+        return n
+
+    return clip
+
+
+async def depth(app: App) -> int:
+    return depth_of(await (await app.open()).engine.count(), "video")
+
+
+def test_a_bound_is_declared_without_a_store(tmp_path):
+    App(f"file:{tmp_path}/jobs.json").queue("video", most_waiting=10)
+
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"most_waiting": 0}, "queue video: most_waiting=0: give a whole number from 1"),
+        ({"most_waiting": True}, "queue video: most_waiting=True: give a whole number from 1"),
+        ({"most_waiting": "many"}, "queue video: most_waiting='many': give a whole number from 1"),
+        ({"most_waiting": 5, "when_full": "shed"}, "when_full='shed' is unknown; did you mean shed_oldest?"),
+        ({"most_waiting": 5, "when_full": "block"}, "when_full='block' is unknown; use refuse or shed_oldest"),
+    ],
+)
+def test_a_wrong_bound_is_refused_in_one_line(given, line):
+    with pytest.raises(Invalid) as refusal:
+        App("memory:").queue("video", **given)
+
+    assert line in str(refusal.value)
+
+
+def test_a_queue_has_one_bound():
+    app = App("memory:")
+    app.queue("video", most_waiting=5)
+    app.queue("video", most_waiting=5)
+
+    with pytest.raises(Invalid, match="queue video is declared twice with different bounds"):
+        app.queue("video", most_waiting=6)
+    with pytest.raises(UnknownOption, match="app.queue takes no 'most_wating'; did you mean most_waiting"):
+        app.queue("video", most_wating=6)  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="can't be a queue"):
+        app.queue("no queue", most_waiting=6)
+
+
+async def test_a_full_queue_refuses_with_its_depth_and_a_hint(app):
+    app.queue("video", most_waiting=3)
+    clip = make_clip(app)
+    await clip.submit_many([1, 2])
+    await clip.submit(3, delay="1h")
+
+    with pytest.raises(QueueFull, match="queue video is full: 3 jobs wait, and at most 3 may") as refused:
+        await clip.submit(4)
+    with pytest.raises(QueueFull):
+        await clip.submit_many([4, 5])
+
+    assert (refused.value.queue, refused.value.depth, refused.value.most_waiting) == ("video", 3, 3)
+    assert refused.value.retry_after > 0
+    assert await depth(app) == 3
+    await clip.submit(4, queue="other")
+
+
+async def test_a_full_queue_sheds_the_oldest_jobs_that_never_started(app):
+    app.queue("video", most_waiting=3, when_full="shed_oldest")
+    clip = make_clip(app)
+    runs = await clip.submit_many([1, 2, 3])
+
+    runs += await clip.submit_many([4, 5])
+
+    states = [(await run.status()).state for run in runs]
+    assert states == ["cancelled", "cancelled", "available", "available", "available"]
+    assert "shed: queue video is full (3 jobs wait, at most 3 may)" in (await runs[0].history())[-1].note["reason"]
+    with pytest.raises(QueueFull):
+        await clip.submit_many([6, 7, 8, 9])
+    assert await depth(app) == 3
+
+
+async def test_work_that_has_started_is_not_shed(app):
+    app.queue("video", most_waiting=1, when_full="shed_oldest")
+    clip = make_clip(app)
+    run = await clip.submit(1)
+    engine = (await app.open()).engine
+    [held] = await engine.claim("w-1", ["video"], 1)
+    await engine.commit([release(held, await engine.now(), by="w-1")])
+
+    with pytest.raises(QueueFull):
+        await clip.submit(2)
+    assert (await run.status()).state == "available"
+
+
+async def test_a_bound_below_the_depth_refuses_and_sheds_nothing_by_itself(app):
+    app.queue("video", most_waiting=4)
+    clip = make_clip(app)
+    await clip.submit_many([1, 2, 3, 4])
+    engine = (await app.open()).engine
+
+    await set_bound(engine, "video", 2, by="ann", reason="disk")
+
+    assert await depth(app) == 4
+    with pytest.raises(QueueFull, match="4 jobs wait, and at most 2 may"):
+        await clip.submit(5)
+    await set_bound(engine, "video", 9, by="ann")
+    await clip.submit(5)
+    await reset_bound(engine, "video")
+    with pytest.raises(QueueFull, match="at most 4 may"):
+        await clip.submit(6)
+
+
+async def test_what_a_running_job_submits_is_never_refused(app):
+    app.queue("video", most_waiting=1)
+    clip = make_clip(app)
+
+    @app.job(queue="video")
+    async def film() -> int:
+        runs = await clip.submit_many([1, 2, 3])
+        return sum([await run.result() for run in runs])
+
+    run = await film.submit()
+    async with app.worker():
+        assert await run.result(timeout=30) == 6
+        [record] = await app.jobs.engine.records("queue/video")
+    assert bound_in(record).code.most_waiting == 1, "the worker has declared it"
+
+
+async def test_submitters_exceed_a_bound_by_no_more_than_those_under_way(app):
+    app.queue("video", most_waiting=10)
+    clip = make_clip(app)
+    at_once = 4
+
+    async def submitter(seat: int) -> int:
+        done = 0
+        for n in range(8):
+            try:
+                await clip.submit(100 * seat + n)
+                done += 1
+            except QueueFull:
+                pass
+        return done
+
+    accepted = sum(await asyncio.gather(*(submitter(seat) for seat in range(at_once))))
+
+    assert 10 <= accepted == await depth(app) <= 10 + at_once - 1
+
+
+async def test_a_job_submits_only_so_many_children(app):
+    @app.job
+    async def leaf(n: int) -> int:
+        return n
+
+    @app.job(most_children=3, retries=0)
+    async def tree(n: int) -> int:
+        runs = await leaf.submit_many(range(n))
+        try:
+            await leaf.submit(99)
+        except NotAllowed:
+            return len(runs)
+        return -1
+
+    async with app.worker():
+        assert await (await tree.submit(3)).result(timeout=30) == 3
+        with pytest.raises(JobFailed, match="would have 4 children, and a job of this type may submit 3"):
+            await (await tree.submit(4)).result(timeout=30)
+
+    counts = await app.jobs.engine.count()
+    assert counts["default", State.COMPLETED] == 4, "one tree and its three leaves"
+    with pytest.raises(Invalid, match="job tree: most_children=-1: give a whole number, 0 or more"):
+        app.job(most_children=-1)(tree.spec.function)
+
+
+def test_blocking_code_meets_a_full_queue(app):
+    app.queue("video", most_waiting=1)
+    clip = make_clip(app)
+    app.sync.submit(clip, 1)
+
+    with pytest.raises(QueueFull):
+        app.sync.submit(clip, 2)

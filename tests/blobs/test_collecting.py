@@ -1,0 +1,133 @@
+"""Only the collector deletes, and only what nothing has referred to for a day; a new reference never loses its blob."""
+
+import threading
+import time
+
+import pytest
+
+from holdfast import App, BlobGone
+from holdfast.blobs.blobs import Blobs
+from holdfast.blobs.collecting import DAY_MS, collect
+from holdfast.blobs.memory import MemoryBlobs
+from holdfast.core.references import reference_in
+from holdfast.upkeep.collecting import collect_blobs
+from tests.blobs.parts import LARGE
+
+NOW = time.time_ns() // 1_000_000
+
+
+def blobs_in(store: MemoryBlobs, prefix: str = "") -> Blobs:
+    async def find(create: bool) -> tuple[MemoryBlobs, str]:
+        return store, prefix
+
+    return Blobs(find)
+
+
+def nobody(ids):
+    return left_of(())(ids)
+
+
+def left_of(kept):
+    async def left(ids):
+        return set(ids) & set(kept)
+
+    return left
+
+
+async def test_a_blob_is_kept_while_a_job_refers_to_it_and_for_a_day_after():
+    store = MemoryBlobs()
+    blobs = blobs_in(store)
+    text = await blobs.keep("x" * LARGE, "job-1")
+
+    assert (await collect(blobs, left_of(["job-1"]), NOW + 10 * DAY_MS)).kept == 1
+    assert (await collect(blobs, nobody, NOW)).kept == 1, "the job may be on its way"
+    assert (await collect(blobs, nobody, NOW + 2 * DAY_MS)).trashed == 1
+    assert await blobs.fetch(text) == "x" * LARGE, "for another day it can be read"
+    assert (await collect(blobs, nobody, NOW + 2 * DAY_MS)).deleted == 1
+    with pytest.raises(BlobGone):
+        await blobs.fetch(text)
+    assert list(store.list()) == []
+
+
+async def test_a_reference_that_comes_while_its_blob_is_collected_brings_it_back():
+    store = MemoryBlobs()
+    blobs = blobs_in(store)
+    text = await blobs.keep("x" * LARGE, "job-1")
+    moving, moved = threading.Event(), threading.Event()
+    plain_move = store.move
+
+    def slow_move(key: str, to: str) -> None:
+        moving.set()  # the marks were judged; the new reference comes now
+        assert moved.wait(20)
+        plain_move(key, to)
+
+    store.move = slow_move  # type: ignore[method-assign]
+    collected = []
+
+    def run_collector() -> None:
+        import asyncio
+
+        collected.append(asyncio.run(collect(blobs_in(store), nobody, NOW + 2 * DAY_MS)))
+
+    collector = threading.Thread(target=run_collector)
+    collector.start()
+    assert moving.wait(20)
+    other = blobs_in(store)
+    assert await other.keep("x" * LARGE, "job-2") == text  # it is there: only the mark is set
+    moved.set()
+    collector.join(20)
+    store.move = plain_move  # type: ignore[method-assign]
+
+    assert collected[0].trashed == 1, "the race took place"
+    assert await other.fetch(text) == "x" * LARGE
+    done = await collect(blobs, left_of(["job-2"]), NOW + 4 * DAY_MS)
+    assert (done.restored, done.deleted) == (1, 0)
+    assert await other.fetch(text) == "x" * LARGE
+
+
+async def test_a_file_that_is_passed_on_while_it_is_in_the_trash_comes_back():
+    store = MemoryBlobs()
+    blobs = blobs_in(store)
+    text = await blobs.keep("x" * LARGE, "job-1")
+    await collect(blobs, nobody, NOW + 2 * DAY_MS)
+
+    await blobs_in(store).refer([reference_in(text)], "job-2")
+
+    assert store.has(blobs.key_of(reference_in(text)))
+    assert (await collect(blobs, left_of(["job-2"]), NOW + 4 * DAY_MS)).deleted == 0
+
+
+async def test_nothing_outside_the_own_prefix_is_touched():
+    store = MemoryBlobs()
+    store.put("theirs/ab/abc", [b"theirs"])
+    store.put("ours-too", [b"theirs"])
+    ours = blobs_in(store, "ours/")
+    await ours.keep("x" * LARGE, "job-1")
+
+    for day in range(1, 6):
+        await collect(ours, nobody, NOW + day * 2 * DAY_MS)
+
+    assert [one.key for one in store.list()] == ["ours-too", "theirs/ab/abc"]
+
+
+async def test_a_result_is_dropped_before_its_record(tmp_path, clock):
+    from holdfast.engines.memory import MemoryEngine
+
+    app = App(engine=MemoryEngine(clock))
+
+    @app.job(keep_result="2h", keep="9d")
+    async def small() -> str:
+        return "small"
+
+    async with app.worker():
+        run = await small.submit()
+        assert await run.result(timeout=60) == "small"
+        jobs = await app.open()
+        assert (await collect_blobs(jobs.engine, NOW + 3 * DAY_MS)).trashed == 0
+        clock.advance(2 * 3_600)
+
+        with pytest.raises(BlobGone, match=r"was kept for 2 h.*, as keep_result says, and was dropped"):
+            await run.result(timeout=60)
+        assert (await collect_blobs(jobs.engine, NOW + 3 * DAY_MS)).trashed == 1
+        assert (await jobs.get(run.id)).state == "completed"
+    await app.close()

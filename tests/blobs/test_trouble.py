@@ -1,0 +1,208 @@
+"""A blob store that is away or full: nothing that was paid for is lost, and the message names where it is."""
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from holdfast import App, Blob, JobFailed, step
+from holdfast.blobs.folder import FolderBlobs
+from holdfast.blobs.local import files_beside
+from holdfast.blobs.memory import MemoryBlobs
+from holdfast.core.errors import BlobsAway
+from tests.blobs.parts import LARGE, write_film
+from tests.support.object_store import BUCKET, environment, s3_server
+
+paid: list[str] = []
+
+
+@step
+async def paid_text() -> str:
+    paid.append("text")
+    return "x" * LARGE
+
+
+@step
+async def paid_film(folder: str) -> Blob:
+    paid.append("film")
+    path = Path(folder) / "temporary.mp4"
+    write_film(path)
+    blob = await Blob.from_path(path)
+    path.unlink()
+    return blob
+
+
+def read(path: Path) -> str:
+    return path.read_text()
+
+
+class Broken(MemoryBlobs):
+    """A blob store that can be switched off."""
+
+    is_away = True
+
+    def put(self, key, chunks, marks=()):
+        if self.is_away:
+            raise OSError(28, "No space left on device")
+        super().put(key, chunks, marks)
+
+
+@pytest.fixture
+def broken(tmp_path):
+    paid.clear()
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    store = Broken()
+    app.engine.own_blobs = lambda: store  # type: ignore[method-assign]
+    return app, store
+
+
+@pytest.mark.parametrize("kind", ["text", "film"])
+async def test_a_step_s_result_that_cannot_be_stored_is_held_and_settled_by_a_person(broken, home, tmp_path, kind):
+    app, store = broken
+
+    @app.job(retries=3)
+    async def make() -> int:
+        if kind == "text":
+            return len(await paid_text())
+        return (await paid_film(str(tmp_path))).size
+
+    async with app.worker():
+        run = await make.submit()
+        with pytest.raises(JobFailed, match="No space left on device") as failed:
+            await run.result(timeout=60)
+        found = re.search(r"--step '?(\S+?)'? --result '?@(\S+\.json)", str(failed.value))
+        assert found is not None, failed.value
+        path, held = found[1], Path(found[2])
+        assert held.is_relative_to(home)
+        assert (await run.status()).state == "review"
+        assert paid == [kind]
+
+        store.is_away = False
+        text = read(held)
+        kept = files_beside(held, text)
+        await run.resolve_step(path, json.loads(text))
+        assert await run.result(timeout=60) == (LARGE if kind == "text" else 2_000_000)
+        assert paid == [kind], "it was not paid for again"
+        del kept
+
+
+async def test_a_job_s_result_that_cannot_be_stored_is_held(broken, home):
+    app, store = broken
+
+    @app.job
+    async def make() -> str:
+        return "y" * LARGE
+
+    async with app.worker():
+        run = await make.submit()
+        with pytest.raises(JobFailed, match=r"the job is done, but its result couldn't be stored") as failed:
+            await run.result(timeout=60)
+        named = re.search(r"@(\S+\.json)", str(failed.value))
+        assert named is not None
+        held = Path(named[1])
+        store.is_away = False
+        await run.resolve(json.loads(read(held)))
+        assert await run.result(timeout=60) == "y" * LARGE
+
+
+async def test_a_submit_without_a_blob_store_that_works_stores_nothing(broken):
+    app, _ = broken
+
+    @app.job
+    async def echo(text: str) -> str:
+        return text
+
+    with pytest.raises(BlobsAway, match="blob store memory: No space left on device"):
+        await echo.submit("x" * LARGE)
+    assert await (await app.open()).engine.count() == {}
+    await app.close()
+
+
+def test_a_full_disk_leaves_no_half_of_a_blob(tmp_path):
+    store = FolderBlobs(tmp_path / "blobs")
+
+    def full():
+        yield b"x" * 1_000
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        store.put("ab/abc", full())
+
+    assert [one for one in (tmp_path / "blobs").rglob("*") if one.is_file()] == []
+
+
+class Flaky(BaseHTTPRequestHandler):
+    """Answers 503 to the first requests, and passes the others on to the S3 server."""
+
+    endpoint = ""
+    refusals = 0
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if Flaky.refusals > 0:
+            Flaky.refusals -= 1
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        request = Request(Flaky.endpoint + self.path, data=body or None, method=self.command)
+        request.add_header("Content-Type", "application/octet-stream")
+        for name, value in self.headers.items():
+            if name.lower() not in ("host", "content-length", "connection"):
+                request.add_header(name, value)
+        try:
+            answer = urlopen(request, timeout=20)
+        except HTTPError as error:
+            answer = error
+        with answer:
+            content = answer.read()
+            self.send_response(answer.status)
+            for name in ("ETag", "Last-Modified", "Content-Type"):
+                if name in answer.headers:
+                    self.send_header(name, answer.headers[name])
+            length = answer.headers.get("Content-Length") if self.command == "HEAD" else str(len(content))
+            self.send_header("Content-Length", length or "0")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass_on
+
+    def log_message(self, *args) -> None:
+        """Say nothing."""
+
+
+async def test_values_reach_s3_although_it_answers_503_for_a_while(tmp_path, monkeypatch):
+    with s3_server() as endpoint:
+        Flaky.endpoint = endpoint
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Flaky)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            for name, value in environment(f"http://127.0.0.1:{server.server_port}").items():
+                monkeypatch.setenv(name, value)
+            app = App(f"sqlite:///{tmp_path}/jobs.db", blobs=f"s3://{BUCKET}/jobs")
+
+            @app.job
+            async def echo(text: str, film: Blob) -> tuple[str, Blob]:
+                return text[::-1], film
+
+            write_film(tmp_path / "film.mp4")
+            async with app.worker():
+                Flaky.refusals = 3
+                run = await echo.submit("ab" * LARGE, await Blob.from_path(tmp_path / "film.mp4"))
+                Flaky.refusals = 3
+                text, film = await run.result(timeout=100)
+                assert text == "ba" * LARGE
+                await film.save_to(tmp_path / "copy.mp4")
+            assert Flaky.refusals == 0
+            assert (tmp_path / "copy.mp4").read_bytes() == (tmp_path / "film.mp4").read_bytes()
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(20)

@@ -1,0 +1,94 @@
+"""Jobs for the dashboard's tests: a pipeline in stages, a question, an effect in doubt, a failure."""
+
+import asyncio
+import os
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from holdfast import App, ask, spend, step, wait_for
+
+SECONDS = float(os.environ.get("SAMPLE_SECONDS", "0.15"))
+
+app = App()
+
+
+@step
+async def script(title: str) -> int:
+    """Cut the text into scenes."""
+    spend(usd=0.04)
+    return len(title)
+
+
+@step
+async def image(number: int) -> str:
+    """Draw one scene."""
+    await asyncio.sleep(SECONDS)
+    spend(usd=0.08)
+    return f"images/{number:02}.png"
+
+
+@step
+async def film(images: list[str]) -> str:
+    """Put it together."""
+    await asyncio.sleep(SECONDS)
+    return "film.mp4"
+
+
+@app.job(queue="video", stages=[script, image, film])
+async def make_video(title: str, scenes: int = 12) -> str:
+    """Make a film in three stages."""
+    await script(title)
+    return await film(await image.map(range(1, scenes + 1), at_once=3))
+
+
+class Cover(BaseModel):
+    """What a person decides."""
+
+    cover: Literal["A", "B", "C"] = Field(description="Which of the three drafts?")
+    copies: int = Field(10, ge=1, le=50)
+    note: str | None = Field(None, max_length=500)
+
+
+@app.job(queue="books")
+async def write_book(title: str) -> str:
+    """Ask for a cover."""
+    answer = await ask("Which cover shall the book have?", form=Cover, within="2d")
+    return f"{title}, cover {answer.cover}, {answer.copies} copies"
+
+
+@app.job(queue="books")
+async def wait_for_approval(title: str) -> str:
+    """Wait for a signal."""
+    return str(await wait_for("approved", as_=str, within="2d"))
+
+
+@step(effect="once", key=lambda order: order)
+async def send_invoice(order: int) -> str:
+    """Send it, slowly."""
+    await asyncio.sleep(60)
+    return "sent"
+
+
+@app.job(queue="mail", retries=0)
+async def bill(order: int) -> str:
+    """Send an invoice once."""
+    return await send_invoice(order)
+
+
+class ContentRefused(Exception):
+    """The provider doesn't want to."""
+
+
+@app.job(queue="film", retries=0)
+async def publish(title: str, rating: int) -> str:
+    """Fail unless the rating is low."""
+    if rating > 12:
+        raise ContentRefused(f"{title} is refused: {rating}")
+    return f"{title} is public"
+
+
+@app.job(queue="plain", retries=0)
+async def echo(value: str) -> str:
+    """Return what it gets."""
+    return value

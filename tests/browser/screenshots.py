@@ -1,0 +1,77 @@
+"""Takes pictures of every page of the dashboard, in both themes, wide and on a phone: `make screenshots`.
+
+Everything shown is real: a server, workers, a killed worker. The pictures go to build/screenshots.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.browser.conftest import Site, a_site, browser_path
+
+FOLDER = Path("build/screenshots")
+WIDTHS = {"wide": (1440, 900), "phone": (390, 844)}
+SETTLED_SECONDS = 0.8
+
+
+def main() -> None:
+    """Fill a store, and take the pictures."""
+    path = browser_path()
+    if path is None:
+        sys.exit("no browser: install chromium, or name one in HOLDFAST_TEST_BROWSER")
+    from playwright.sync_api import sync_playwright
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, a_site(Path(folder)) as site, sync_playwright() as playwright:
+        pages = fill(site)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        for theme in ("light", "dark"):
+            for name, (width, height) in WIDTHS.items():
+                context = browser.new_context(
+                    viewport={"width": width, "height": height},
+                    base_url=site.base,
+                    color_scheme=theme,
+                    device_scale_factor=1.5,
+                )
+                take(context.new_page(), pages, f"{theme}-{name}")
+                context.close()
+        browser.close()
+    print(f"pictures are in {FOLDER}")
+
+
+def fill(site: Site) -> dict[str, str]:
+    """Fill the store: a film whose worker was lost, a question, a failure, an effect in doubt, jobs that wait."""
+    first = site.worker("--at-once", "2", "--queues", "video", seconds=0.5)
+    film = site.submit("make_video", "The Lighthouse", 30, key="order-42")
+    while len([cell for tab in site.job(film)["items"] for cell in tab["cells"] if cell["state"] == "done"]) < 12:
+        time.sleep(0.1)
+    site.worker("--at-once", "4", "--queues", "video,books,film,mail", seconds=4)
+    time.sleep(3)
+    first.kill()
+    asking, failed = site.submit("write_book", "Atlas of Tides"), site.submit("publish", "Storm Warning", 18)
+    for number, title in enumerate(("Harbour at Dawn", "Low Water", "Night Ferry")):
+        site.submit("make_video", title, 10 + number)
+    for number in range(20):
+        site.submit("echo", f"Chapter {number + 1}")
+    site.until(asking, "pending")
+    site.until(failed, "review")
+    return {
+        "overview": "/", "jobs": "/jobs", "job": f"/jobs/{film}", "question": f"/review/{asking}",
+        "failure": f"/review/{failed}", "queues": "/queues", "workers": "/workers", "schedules": "/schedules",
+        "lifecycle": "/lifecycle", "login": "/login",
+    }  # fmt: skip
+
+
+def take(page: Any, pages: dict[str, str], kind: str) -> None:
+    """Take a picture of each page."""
+    for name, path in pages.items():
+        page.goto(path)
+        page.locator("main h1").first.wait_for()
+        page.wait_for_timeout(SETTLED_SECONDS * 1_000)
+        page.screenshot(path=FOLDER / f"{name}-{kind}.png", full_page=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Hostile text stays text, everybody can use every page, and nothing moves for those who don't want it."""
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import axe_playwright_python  # type: ignore[import-untyped]
+import pytest
+from playwright.sync_api import expect
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+HOSTILE = {
+    "script": "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>",
+    "ansi": "\x1b[31mred\x1b[0m \x07 bell",
+    "rtl": "\u202eright to left\u202c \u05e9\u05dc\u05d5\u05dd",
+    "link": "javascript:window.hacked=1",
+    "long": "x" * 1_000_000,
+    "template": "${window.hacked=1} {{1+1}} &lt;b&gt;",
+}
+
+
+@pytest.fixture(scope="module")
+def living(site):
+    """A store in which every page has something to show. Returns what each page is called."""
+    site.worker("--queues", "video,books,film,mail")
+    made = site.submit("make_video", "The Lighthouse", 70)
+    asking, failed = site.submit("write_book", "Atlas of Tides"), site.submit("publish", "Storm Warning", 18)
+    site.until(asking, "pending")
+    site.until(failed, "review")
+    site.until(made, "completed")
+    running = site.submit("bill", 1187)
+    site.until(running, "active")
+    site.submit("echo", "waits")
+    worker = site.api.get("/workers").json()["workers"][0]
+    return [
+        "/", "/jobs", f"/jobs/{made}", f"/jobs/{running}", f"/jobs/{failed}", f"/review/{asking}", f"/review/{failed}",
+        "/queues", "/workers", f"/workers/{worker['id']}", "/schedules", "/lifecycle", "/login",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_text_stays_text(site, page, kind):
+    text = HOSTILE[kind]
+    short = text[:200]
+    id = site.submit("echo", text, tags=[short[:40]], meta={"name": short})
+    site.api.post(f"/jobs/{id}/cancel", json={"reason": short})
+
+    given = quote(short[:80], safe="")
+    for path in (f"/jobs/{id}", "/jobs?queue=plain", f"/jobs?type={given}", f"/jobs/{given.replace('%2F', '')}"):
+        page.goto(path)
+        page.locator("main").wait_for()
+        page.wait_for_timeout(200)
+        assert page.evaluate("window.hacked") is None
+        assert page.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0
+    page.goto(f"/jobs/{id}")
+    if kind == "script":
+        expect(page.locator(".job-title b")).to_contain_text("<script>")
+    if kind == "long":
+        expect(page.locator(".columns")).to_contain_text("1,000,004 bytes")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing(browser, site, living, theme, width):
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, base_url=site.base, color_scheme=theme, bypass_csp=True,
+        reduced_motion="reduce",
+    )  # fmt: skip
+    page = context.new_page()
+    found = {}
+    for path in living:
+        page.goto(path)
+        page.locator("main h1").first.wait_for()
+        expect(page.locator("main")).not_to_have_attribute("aria-busy", "true")
+        page.wait_for_timeout(150)
+        page.evaluate(AXE)
+        answer = page.evaluate("tags => axe.run(document, {runOnly: {type: 'tag', values: tags}})", RULES)
+        if trouble := [(one["id"], one["nodes"][0]["target"], one["help"]) for one in answer["violations"]]:
+            found[path] = trouble
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if wide > 0:
+            found[f"{path} scrolls sideways"] = [wide]
+    context.close()
+    assert not found, "\n".join(f"{path}: {trouble}" for path, trouble in found.items())
+
+
+def test_everything_is_done_with_keys_alone(site, living, page):
+    page.goto("/")
+    page.locator(".node").first.wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url("**/jobs")
+    expect(page.locator(".job-rows .job-row").first).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.locator(".job-row.current")).to_have_attribute("aria-posinset", "2")
+    page.keyboard.press("x")
+    expect(page.locator(".dock")).to_contain_text("1 chosen")
+    page.keyboard.press("Escape")
+    expect(page.locator(".dock")).to_have_count(0)
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/jobs/\w"))
+    first = page.url
+    page.keyboard.press("]")
+    expect(page).not_to_have_url(first)
+    page.keyboard.press("[")
+    page.wait_for_url(first)
+    page.keyboard.press("Escape")
+    page.wait_for_url("**/jobs")
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("t")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("next and previous row")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "find"
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").wait_for()
+    page.keyboard.type("lifecy")
+    expect(page.get_by_role("option").first).to_have_text("Lifecyclepage")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/lifecycle")
+
+
+def test_the_theme_is_kept_and_set_before_the_first_paint(site, page):
+    page.goto("/")
+    page.keyboard.press("t")
+    chosen = page.evaluate("document.documentElement.dataset.theme")
+
+    page.reload(wait_until="commit")
+    expect(page.locator("html")).to_have_attribute("data-theme", chosen)
+
+    assert page.evaluate("document.documentElement.dataset.theme") == chosen
+
+
+def test_nothing_moves_for_those_who_ask_for_it(browser, site, living):
+    page = browser.new_page(base_url=site.base, reduced_motion="reduce")
+    for path in living[:4]:
+        page.goto(path)
+        page.locator("main h1").first.wait_for()
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.getAnimations().length") == 0
+    page.close()
+
+
+def test_every_page_works_at_200_percent(site, living, page):
+    page.set_viewport_size({"width": 720, "height": 450})
+    for path in living:
+        page.goto(path)
+        page.locator("main h1").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path

@@ -1,0 +1,145 @@
+"""Submits and acts over HTTP: typed where the app is loaded, refused with a code and what to do."""
+
+import pytest
+
+from tests.server.api.film import make_app, served, settled
+
+
+async def test_a_submit_is_typed_and_its_key_makes_it_one_job():
+    async with served(make_app()) as (_, client):
+        body = {"type": "film", "args": {"brief": {"title": "Sea"}}}
+        first = await client.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "order-42"})
+        again = await client.post("/api/v1/jobs", json={**body, "key": "order-42"})
+        other = await client.post("/api/v1/jobs", json={**body, "args": [{"title": "Land"}], "key": "order-42"})
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert first.headers["Location"] == f"/api/v1/jobs/{first.json()['id']}"
+    assert first.json()["job"]["name"] == "Sea"
+    assert (other.status_code, other.json()["code"]) == (409, "key_conflict")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"type": "film", "args": [{"title": 5}]}, 400, "brief"),
+        ({"type": "flim", "args": []}, 404, "did you mean film?"),
+        ({"type": "film", "args": [{"title": "x"}], "keey": "a"}, 400, "keey"),
+        ({"type": "film", "args": [{"title": "x"}], "at": "soon"}, 400, "at='soon'"),
+        ({"type": "film", "args": [{"title": "x"}], "priority": 1_000}, 400, "out of range"),
+        ({"args": []}, 400, "type"),
+    ],
+)
+async def test_a_wrong_submit_is_refused_with_what_to_do(body, status, words):
+    async with served(make_app()) as (_, client):
+        answer = await client.post("/api/v1/jobs", json=body)
+
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert words in answer.json()["detail"]
+    assert answer.json()["code"]
+
+
+async def test_without_an_app_arguments_are_stored_as_they_are():
+    async with served(make_app(), typed=False) as (_, client):
+        id = await client.submit("other.kind", [1, {"a": 2}], queue="video", tags=["x"])
+        by_name = await client.post("/api/v1/jobs", json={"type": "film", "args": {"brief": 1}})
+
+        assert await client.look(f"/jobs/{id}/arguments") == [1, {"a": 2}]
+        assert (await client.look(f"/jobs/{id}"))["job"]["queue"] == "video"
+    assert by_name.status_code == 400
+
+
+async def test_a_question_is_shown_with_its_form_refused_if_it_does_not_fit_and_answered():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        id = await client.submit("approve", ["the cut"])
+        await settled(app, id)
+        [question] = (await client.look(f"/review/{id}"))["questions"]
+        wrong = await client.post(f"/api/v1/jobs/{id}/answer", json={"value": {"ok": "perhaps"}})
+        done = await client.act(f"/jobs/{id}/answer", value={"ok": True}, name=question["name"])
+
+        assert [field["name"] for field in question["fields"]] == ["ok", "note"]
+        assert question["schema"]["required"] == ["ok"]
+        assert wrong.status_code == 400
+        assert "ok" in wrong.json()["detail"]
+        assert done["words"].startswith("Answered")
+
+
+async def test_a_job_in_review_is_replayed_with_checked_arguments_resolved_or_discarded():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        ids = [await client.submit("broken", [number]) for number in (1, 2, 3)]
+        for id in ids:
+            assert await settled(app, id) == "review"
+        inbox = await client.look("/review")
+        wrong = await client.post(f"/api/v1/jobs/{ids[0]}/replay", json={"args": ["x"]})
+        await client.act(f"/jobs/{ids[0]}/replay", args=[9], reason="other number")
+        await client.act(f"/jobs/{ids[1]}/resolve", result=5, reason="by hand")
+        await client.act(f"/jobs/{ids[2]}/discard", reason="not needed")
+        twice = await client.post(f"/api/v1/jobs/{ids[2]}/discard", json={})
+
+        assert inbox["total"] == 3
+        assert inbox["lines"][0]["words"] == "ValueError: no 3"
+        assert wrong.status_code == 400
+        assert await client.look(f"/jobs/{ids[1]}/result") == 5
+        story = (await client.look(f"/jobs/{ids[1]}/story"))["entries"]
+        assert "reason: by hand" in story[0]["notes"]
+        assert (twice.status_code, twice.json()["code"]) == (409, "not_allowed")
+
+
+async def test_queues_workers_and_limits_are_changed_by_whoever_asks():
+    app = make_app()
+    app.limit("openai", at_once=3)
+    async with served(app) as (_, client), app.worker():
+        id = await client.submit("film", [{"title": "x"}])
+        await settled(app, id)
+        await client.act("/queues/default/pause", reason="provider is down")
+        [queue] = (await client.look("/queues"))["queues"]
+        missing = await client.post("/api/v1/queues/deflaut/pause", json={})
+        [worker] = (await client.look("/workers"))["workers"]
+        await client.act(f"/workers/{worker['id']}/quiet", reason="old machine")
+        quiet = (await client.look(f"/workers/{worker['id']}"))["worker"]
+        limit = await client.act("/limits/openai/set", at_once=1)
+
+        assert queue["bar"]["pause_words"].endswith("provider is down")
+        assert [act["name"] for act in queue["acts"]] == ["resume"]
+        assert missing.status_code == 404
+        assert "did you mean default?" in missing.json()["detail"]
+        assert quiet["is_quiet"]
+        assert limit["at_once"] == 1
+        await client.act(f"/workers/{worker['id']}/resume")
+        await client.act("/queues/default/resume")
+
+
+async def test_a_cancel_says_why():
+    app = make_app()
+    async with served(app) as (_, client):
+        id = await client.submit("film", [{"title": "x"}], delay="1h")
+        done = await client.act(f"/jobs/{id[-8:]}/cancel", reason="too late")
+
+        assert done["job"]["state"] == "cancelled"
+        assert (await client.look(f"/jobs/{id}"))["acts"] == []
+
+
+async def test_an_act_on_many_jobs_is_previewed_and_done_by_a_worker():
+    app = make_app()
+    async with served(app) as (_, client):
+        for number in range(7):
+            await client.submit("film", [{"title": f"f{number}"}], delay="1h")
+        await client.submit("broken", [1], delay="1h")
+        where = {"type": "film", "state": ["scheduled"]}
+        preview = await client.act("/bulk/preview", act="cancel", where=where)
+        nothing = await client.post("/api/v1/bulk", json={"act": "discard", "where": {"queue": "none"}})
+        started = await client.act("/bulk", 202, act="cancel", where=where, reason="wrong year")
+        async with app.worker():
+            assert await settled(app, started["id"]) == "completed"
+        done = await client.look(f"/bulk/{started['id']}")
+        left = await client.look("/jobs", state="scheduled")
+
+    assert (preview["total"], preview["is_least"], len(preview["sample"])) == (7, False, 5)
+    assert preview["sentence"].startswith("Cancel 7 jobs (")
+    assert preview["command"] == "holdfast cancel --type film --state scheduled"
+    assert nothing.status_code == 404
+    assert (done["state"], done["done"], done["refused"]) == ("completed", 7, 0)
+    assert [job["type"] for job in left["jobs"]] == ["broken"]

@@ -1,0 +1,162 @@
+"""An app behind a server: the same typed calls, refused as in Python, under a token's scopes."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, JobFailed
+from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
+from holdfast.core.model import Entry
+from tests.server.clients import a_real_server
+
+PROGRAM = """
+from holdfast import App, step
+
+app = App()
+
+@step
+async def paint(number: int) -> str:
+    return f"image {number}"
+
+@app.job(stages=[paint], retries=0)
+async def film(title: str, scenes: int = 2) -> list[str]:
+    if title == "broken":
+        raise ValueError("no such film")
+    return await paint.map(range(scenes))
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder: Path = tmp_path_factory.mktemp("remote")
+    (folder / "films.py").write_text(PROGRAM)
+    store = f"sqlite:///{folder}/x.db"
+    with a_real_server(folder, "films:app", HOLDFAST_URL=store) as (place, _):
+        command = [sys.executable, "-m", "holdfast.cli", "worker", "films:app"]
+        with open(folder / "worker.log", "w") as log:
+            worker = subprocess.Popen(
+                command, cwd=folder, env={**os.environ, "HOLDFAST_URL": store}, stdout=log, stderr=log
+            )
+        try:
+            yield place
+        finally:
+            worker.terminate()
+            worker.wait(30)
+
+
+def app_at(place: str, **more):
+    app = App(place, **more)
+
+    @app.job(retries=0)
+    async def film(title: str, scenes: int = 2) -> list[str]:
+        raise AssertionError("runs on the worker")
+
+    return app, film
+
+
+async def test_a_job_is_submitted_followed_and_read_through_the_server(served):
+    app, film = app_at(served)
+    run = await film.submit("sea", 3, key="order-42")
+    again = await film.submit("sea", 3, key="order-42")
+    events = [entry.event async for entry in run.follow() if isinstance(entry, Entry)]
+
+    assert await run.result(timeout=60) == ["image 0", "image 1", "image 2"]
+    assert again.id == run.id
+    assert (events[0], events[-1]) == ("submit", "complete")
+    assert (await run.status()).state == "completed"
+    with pytest.raises(KeyConflict):
+        await film.submit("land", key="order-42")
+    await app.close()
+
+
+async def test_acts_go_through_the_server_and_its_refusals_are_ours(served):
+    app, film = app_at(served)
+    late = await film.submit("late", delay="1h")
+    await late.cancel(reason="not needed")
+    broken = await film.submit("broken")
+    with pytest.raises(JobFailed, match="no such film"):
+        await broken.result(timeout=60)
+    await broken.resolve(["by hand"], reason="done elsewhere")
+
+    assert (await late.status()).state == "cancelled"
+    assert await broken.result() == ["by hand"]
+    assert (await broken.history())[-1].note["reason"] == "done elsewhere"
+    with pytest.raises(NotAllowed):
+        await late.cancel()
+    with pytest.raises(NotFound):
+        await (await app.open()).get("0192f3a4-5b6c-7d8e-9f01-23456789abcd")
+    await app.close()
+
+
+async def test_many_jobs_are_submitted_at_once(served):
+    app, film = app_at(served)
+    runs = await film.submit_many(["a", "b", "c"], delay="1h")
+
+    assert [(await run.status()).state for run in runs] == ["scheduled"] * 3
+    await app.close()
+
+
+def test_synchronous_code_does_the_same(served):
+    app, film = app_at(served)
+    run = app.sync.submit(film, "sync", 1)
+
+    assert run.result(timeout=60) == ["image 0"]
+    asyncio.run(app.close())
+
+
+async def test_a_remote_app_runs_no_worker_and_makes_no_jobs_of_holdfast(served):
+    app, _ = app_at(served)
+    with pytest.raises(Invalid, match="needs the store itself"):
+        async with app.worker():
+            pass
+
+    @app.job(name="holdfast.bulk")
+    async def bulk(act: dict) -> None: ...
+
+    with pytest.raises((NotAllowed, Invalid)):
+        await bulk.submit({})
+    await app.close()
+
+
+async def test_no_token_can_be_read_and_no_state_written(served):
+    app, _ = app_at(served)
+    engine = (await app.open()).engine
+
+    assert await engine.records("token/") == []
+    with pytest.raises(NotAllowed):
+        await engine.put_record("token/x", "{}")
+    await app.close()
+
+
+async def test_a_server_that_is_away_is_named():
+    app, film = app_at("http://127.0.0.1:9")
+    with pytest.raises(StoreBusy, match="can't be reached"):
+        await film.submit("x")
+    await app.close()
+
+
+def test_a_token_is_for_a_server():
+    with pytest.raises(Invalid, match="for a server"):
+        App("memory:", token="hf_x")
+    with pytest.raises(Invalid, match="write a server's URL"):
+        App("http://user:secret@host/")
+
+
+async def test_the_commands_work_through_the_server(served):
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "holdfast.cli", *arguments, "--url", served]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    app, film = app_at(served)
+    id = (await film.submit("verbs", delay="1h")).id
+    shown = await asyncio.to_thread(run, "status", id)
+    cancelled = await asyncio.to_thread(run, "cancel", id, "--reason", "x")
+
+    assert "scheduled" in shown
+    assert cancelled.startswith("cancelled")
+    assert "film" in await asyncio.to_thread(run, "jobs", "--limit", "5")
+    await app.close()

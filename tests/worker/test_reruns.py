@@ -1,0 +1,256 @@
+"""A rejected step runs again, with a new key and what the person said. What gets its result runs; the rest stays."""
+
+import asyncio
+
+import pytest
+
+from holdfast import App, current, spend, step, wait_for
+from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
+from holdfast.core.model import State
+from holdfast.core.reruns import ASIDE_PATH
+from tests.support.given import until
+
+ENGINES = ["memory", "file", "sqlite", "postgres", "redis"]
+
+calls: list[tuple[str, str]] = []
+keys: list[str] = []
+heard: list[tuple[str, object]] = []
+undone: list[tuple[str, str]] = []
+world = {"fails": False, "pictures": 0}
+
+
+def took(name: str, argument: str) -> None:
+    calls.append((name, argument))
+
+
+def erase(picture: str | None) -> None:
+    undone.append((str(picture), current().idempotency_key))
+
+
+@step(undo=erase)
+async def sketch(scene: str) -> str:
+    took("sketch", scene)
+    keys.append(current().idempotency_key)
+    heard.append((current().feedback, current().rejected))
+    spend(usd=1)
+    world["pictures"] += 1
+    return f"{scene}-{world['pictures']}.png"
+
+
+@step(key=lambda number, picture: f"clip-{number}")
+async def animate(number: int, picture: str) -> str:
+    took("animate", picture)
+    return f"{picture}.mp4"
+
+
+@step(effect="once", key=lambda film: "film")
+async def publish(film: str) -> str:
+    took("publish", film)
+    return f"published {film}"
+
+
+@step
+async def chapter(title: str) -> str:
+    took("chapter", title)
+    return await sketch(f"{title}-cover")
+
+
+@pytest.fixture
+def film(app: App):
+    for record in (calls, keys, heard, undone):
+        record.clear()
+    world.update(fails=False, pictures=0)
+
+    @app.job(retries=0)
+    async def film(scenes: list[str], publishes: bool = False) -> list[str]:
+        pictures = await sketch.map(scenes, at_once=1)
+        clips = [await animate(number, picture) for number, picture in enumerate(pictures)]
+        if world["fails"]:
+            raise ValueError("the film is out")
+        return [*clips, *([await publish(str(len(clips)))] if publishes else [])]
+
+    return film
+
+
+async def ended(app: App, run) -> State:
+    async def state() -> State | None:
+        (job,) = await app.engine.get([run.id])
+        return job.state if job.state in (State.COMPLETED, State.REVIEW, State.CANCELLED) else None
+
+    return await until(state)
+
+
+async def test_of_an_ended_job_a_new_run_is_made_that_pays_only_for_what_changes(app: App, film):
+    async with app.worker():
+        run = await film.submit(["sea", "hill", "lake"], True)
+        before = ["sea-1.png.mp4", "hill-2.png.mp4", "lake-3.png.mp4", "published 3"]
+        assert await run.result() == before
+        calls.clear()
+
+        again = await run.rerun("sketch#2", feedback="six fingers")
+
+        assert again.id != run.id
+        assert await again.result() == ["sea-1.png.mp4", "hill-4.png.mp4", "lake-3.png.mp4", "published 3"]
+        status = await again.status()
+    assert calls == [("sketch", "hill"), ("animate", "hill-4.png")]
+    assert heard[-1] == ("six fingers", "hill-2.png")
+    assert len(set(keys)) == 4
+    assert (status.spent, status.saved) == ({"usd": 1}, {"usd": 2})
+    told = (await again.history())[1]
+    assert (told.event, told.note["rerun"], told.note["kept"]) == ("activate", run.id, "6 recorded steps")
+    assert await run.result() == before
+
+
+async def test_a_job_in_review_is_replayed_without_what_was_rejected_and_its_history_keeps_it(app: App, film):
+    world["fails"] = True
+    async with app.worker():
+        run = await film.submit(["sea", "hill"])
+        assert await ended(app, run) is State.REVIEW
+        calls.clear()
+        world["fails"] = False
+
+        again = await run.rerun("sketch#1", feedback="too dark", reason="the client said so")
+
+        assert again.id == run.id
+        assert await run.result() == ["sea-3.png.mp4", "hill-2.png.mp4"]
+        status = await run.status()
+    assert calls == [("sketch", "sea"), ("animate", "sea-3.png")]
+    assert heard[-1] == ("too dark", "sea-1.png")
+    assert keys[-1] not in keys[:-1]
+    assert (status.spent, status.wasted) == ({"usd": 3}, {"usd": 1})
+    (told,) = [entry for entry in await run.history() if entry.event == "replay"]
+    assert told.note["feedback"] == "too dark"
+    assert told.note["reason"] == "the client said so"
+    assert told.note["set_aside"] == 1
+    (aside,) = await app.engine.steps_under(run.id, ASIDE_PATH)
+    assert aside.result == '"sea-1.png"'
+
+
+async def test_a_third_generation_has_a_third_key_and_an_interrupted_rerun_keeps_its_own(app: App, film):
+    world["fails"] = True
+    async with app.worker():
+        run = await film.submit(["sea"])
+        for _ in range(2):
+            assert await ended(app, run) is State.REVIEW
+            await run.rerun("sketch")
+        assert await ended(app, run) is State.REVIEW
+        await run.replay()  # without a rerun: nothing is drawn again
+        await until(lambda: ended(app, run))
+
+    assert calls.count(("sketch", "sea")) == 3
+    assert len(set(keys)) == 3
+
+
+async def test_the_steps_around_a_rejected_step_run_again_too(app: App, film):
+    @app.job(retries=0)
+    async def book(titles: list[str]) -> list[str]:
+        return [await chapter(title) for title in titles]
+
+    async with app.worker():
+        run = await book.submit(["one", "two"])
+        assert await run.result() == ["one-cover-1.png", "two-cover-2.png"]
+        calls.clear()
+        (inner,) = [
+            one.path for one in await app.engine.steps(run.id) if "/" in one.path and one.result == '"one-cover-1.png"'
+        ]
+        again = await run.rerun(inner)
+        assert await again.result() == ["one-cover-3.png", "two-cover-2.png"]
+
+    assert calls == [("chapter", "one"), ("sketch", "one-cover")]
+
+
+async def test_other_arguments_are_given_to_the_step_and_are_checked(app: App, film):
+    async with app.worker():
+        run = await film.submit(["sea"])
+        await run.result()
+        with pytest.raises(BadValue, match="of sketch: Input should be a valid string"):
+            await run.rerun("sketch", args=[7])
+        again = await run.rerun("sketch", args=["a calm sea"])
+        assert await again.result() == ["a calm sea-2.png.mp4"]
+
+
+async def test_what_was_made_twice_is_undone_twice_with_both_keys(app: App, film):
+    world["fails"] = True
+    async with app.worker():
+        run = await film.submit(["sea"])
+        assert await ended(app, run) is State.REVIEW
+        await run.rerun("sketch")
+        await until(lambda: len(keys) == 2)
+        assert await ended(app, run) is State.REVIEW
+        await run.discard()
+        await until(lambda: len(undone) == 2)
+
+    assert {one for one, _ in undone} == {"sea-1.png", "sea-2.png"}
+    assert {key for _, key in undone} == set(keys)
+
+
+async def test_a_copy_never_undoes_what_the_first_run_made(app: App, film):
+    async with app.worker():
+        run = await film.submit(["sea", "hill"])
+        await run.result()
+        world["fails"] = True
+        again = await run.rerun("sketch#1")
+        assert await ended(app, again) is State.REVIEW
+        await again.discard()
+        await until(lambda: len(undone) == 1)
+
+    assert undone == [("sea-3.png", keys[-1])]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_an_effect_needs_a_yes_by_name(app: App, film):
+    async with app.worker():
+        run = await film.submit(["sea"], True)
+        await run.result()
+        with pytest.raises(NotAllowed, match=r"would let publish#film happen again.*--allow 'publish#film'"):
+            await run.rerun("publish")
+        again = await run.rerun("publish", allow=["publish"])
+        await again.result()
+
+    assert calls.count(("publish", "1")) == 2
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_what_can_not_run_again_is_refused_with_what_to_do(app: App, film):
+    run = await film.submit(["sea", "hill"])
+    with pytest.raises(NotFound, match="has no recorded step 'sketch'; it has recorded none"):
+        await run.rerun("sketch")
+    async with app.worker():
+        await run.result()
+    with pytest.raises(NotFound, match=r"has no recorded step 'sketched'; did you mean sketch\?"):
+        await run.rerun("sketched")
+    with pytest.raises(Invalid, match="has 2 steps sketch; choose one, such as sketch#1"):
+        await run.rerun("sketch")
+    with pytest.raises(Invalid, match="name the steps to run again"):
+        await run.rerun()
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_a_running_job_is_not_rerun(app: App, film):
+    started = []
+
+    @app.job(retries=0)
+    async def waits() -> None:
+        await sketch("sea")
+        started.append(1)
+        await wait_for("go")
+
+    async with app.worker():
+        run = await waits.submit()
+        await until(lambda: started)
+        with pytest.raises(NotAllowed, match="so its steps can't run again now; wait until"):
+            await run.rerun("sketch")
+        await run.cancel()
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_of_two_people_who_rerun_at_once_one_is_told_that_the_job_has_moved_on(app: App, film):
+    world["fails"] = True
+    async with app.worker():
+        run = await film.submit(["sea"])
+        assert await ended(app, run) is State.REVIEW
+    answers = await asyncio.gather(run.rerun("sketch"), run.replay(), return_exceptions=True)
+
+    refused = [answer for answer in answers if isinstance(answer, NotAllowed)]
+    assert len(refused) == 1
+    assert "is available" in str(refused[0])
