@@ -15,7 +15,7 @@ SOAK_MINUTES ?= 60
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench soak conformance conformance-% clean
+.PHONY: help demo test browser screenshots dashboard lint docs bench soak conformance conformance-% clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,31 +65,53 @@ lint: $(VENV)/.dev ## check style and types
 docs: $(VENV)/.dev ## regenerate the docs pages that are made from code
 	@$(BIN)/python -m tools.docs_pages
 
+dashboard: $(VENV)/.dev ## build the dashboard from its sources (needs Node; the result is committed)
+	@$(BIN)/python -m tools.dashboard
+
+browser: $(VENV)/.dev ## test the dashboard in a real browser, where Chromium or Chrome is installed
+	@$(BIN)/python -m tools.dashboard --check
+	@$(PYTEST) -n 2 tests/browser
+
+screenshots: $(VENV)/.dev ## take pictures of every page of the dashboard, in both themes
+	@$(BIN)/python -m tests.browser.screenshots
+
 bench: $(VENV)/.dev ## measure speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py
 	@$(BIN)/python benchmarks/isolation.py
 	@$(BIN)/python benchmarks/parked.py
+	@$(BIN)/python benchmarks/over_http.py
 	@$(BIN)/python benchmarks/pruning.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/known_types.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/status.py sqlite:///jobs.db
-	@$(BIN)/python benchmarks/shared_limits.py sqlite:///jobs.db
+	@for program in 'shared_limits.py {}' 'shared_limits.py {} --steps 2000' 'unique.py {}' 'fairness.py {}' \
+	  'schedules.py {}'; do for server in '' '-m tests.support.postgres_server --safe' '-m tests.support.redis_server'; do \
+	  if [ -z "$$server" ]; then $(BIN)/python benchmarks/$${program/'{}'/sqlite:///jobs.db}; \
+	  else $(BIN)/python $$server $(BIN)/python benchmarks/$${program/'{}'/'{url}'}; fi; done; done
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check huey==3.5.4 pgqueuer==1.6.0 asyncpg \
 	  'dramatiq[redis]==2.2.1' hiredis; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
 	  failed=0; $(BIN)/python benchmarks/submit.py sqlite:///jobs.db $$peers || failed=1; \
 	  $(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/submit.py {url} $$peers || failed=1; \
 	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/submit.py {url} $$peers || failed=1; exit $$failed
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0 celery==5.7.0; then \
+	  peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
+	  $(BIN)/python benchmarks/rates.py sqlite:///jobs.db $$peers
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0; then \
+	  peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
+	  failed=0; $(BIN)/python benchmarks/flows.py sqlite:///jobs.db $$peers || failed=1; \
+	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/flows.py {url} || failed=1; \
+	  $(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/flows.py {url} || failed=1; exit $$failed
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/pruning.py {url}
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/known_types.py {url}
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/status.py {url}
 	@$(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/pruning.py {url}
 	@$(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/known_types.py {url}
-	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0 huey==3.5.4; then \
 	  $(BIN)/python benchmarks/running.py --peers $(PEERS)/bin/python; \
 	else \
 	  echo "DBOS and huey can't be installed here: measured without them"; $(BIN)/python benchmarks/running.py; \
 	fi
-	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 pgqueuer==1.6.0 asyncpg \
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0 pgqueuer==1.6.0 asyncpg \
 	  procrastinate==3.10.0; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
 	  $(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} --million --long $$peers
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check taskiq==0.13.0 taskiq-redis==1.2.4 \

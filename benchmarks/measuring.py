@@ -18,12 +18,13 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def check_floor(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: bool = False) -> bool:
-    """Print one line. Return whether the median reaches the floor."""
+    """Print one line, with the machine's load. Return whether the median reaches the floor."""
     value = statistics.median(seen)
     fine = value <= floor if at_most else value >= floor
     bound = f"at most {floor:g}" if at_most else f"at least {floor:g}"
     verdict = "ok" if fine else "MISSED"
-    print(f"{verdict:7}{what:64}{value:10,.2f} {unit:6}{spread_of(seen):18}{bound} {unit}", flush=True)
+    load = f"load {os.getloadavg()[0]:.1f}"
+    print(f"{verdict:7}{what:64}{value:10,.2f} {unit:6}{spread_of(seen):18}{bound} {unit}; {load}", flush=True)
     return fine
 
 

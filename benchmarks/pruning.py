@@ -103,7 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("urls", nargs="+")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=500_000)
+    parser.add_argument("--jobs", type=int, default=120_000)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()

@@ -8,6 +8,9 @@ The first part drains jobs that all need a permit of one key, two at once, with 
 then as many jobs without limits, with two slots. The second part drains jobs without limits, alone and behind waiting
 jobs that need a permit that nobody gives back. The two sides take short turns, and each turn has a ratio, so that what
 slows the machine down slows both. Medians count. Exits 1 when a floor is missed.
+
+`--steps` measures steps instead: a job on a worker maps a step over items, a hundred at once, under a limit that is
+never reached (by number, by rate), and without one.
 """
 
 import argparse
@@ -18,9 +21,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from measuring import check_floor, print_figure, ratios
 
+from holdfast import App, Limit, step
 from holdfast.core.keys import digest, new_id
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, Job, Options, State, Use
@@ -37,6 +42,10 @@ LIMITED = Options(limits=(Use("api"),))
 CLOSED = Options(limits=(Use("closed"),))
 LIMITED_TO_FREE, BEHIND_TO_ALONE = 0.6, 0.8
 """The floors. A delay of a quarter is four fifths of the rate."""
+
+STEPS_AT_ONCE, STEPS_ROUNDS = 100, 5
+STEPS_TO_FREE, RATES_TO_FREE = 0.6, 0.7
+"""The floors of steps under a limit by number, and by rate alone."""
 
 
 async def fill(engine: Engine, queue: str, number: int, options: Options) -> None:
@@ -105,18 +114,55 @@ async def measure(url: str, jobs: int, waiting: int) -> bool:
     return fine
 
 
+def make_job(app: App, name: str, limit: Limit | None) -> Any:
+    """A job that maps a step over so many items, under a limit or without."""
+
+    @step(name=f"{name}_step", limit=limit)
+    async def work(item: int) -> int:
+        return item
+
+    @app.job(name=f"bench.{name}", queue="steps")
+    async def run(items: int) -> float:
+        started = time.perf_counter()
+        await work.map(range(items), at_once=STEPS_AT_ONCE)
+        return items / (time.perf_counter() - started)
+
+    return run
+
+
+async def measure_steps(url: str, items: int) -> bool:
+    """Steps under a limit that is never reached."""
+    app = App(url)
+    roomy, quick = app.limit("roomy", at_once=10 * STEPS_AT_ONCE), app.limit("quick", rate="1000000/s")
+    limits = {"free": None, "at_once": roomy, "rate": quick}
+    seen: dict[str, list[float]] = {name: [] for name in limits}
+    jobs = {name: make_job(app, name, limit) for name, limit in limits.items()}
+    async with app.worker(queues=["steps"], at_once=1):
+        for nth in range(STEPS_ROUNDS):
+            for name in seen if nth % 2 else reversed(seen):
+                run = await jobs[name].submit(items)
+                seen[name].append(await run.result(timeout=600))
+    await app.close()
+    print_figure(f"{items:,} steps, {STEPS_AT_ONCE} at once, without a limit", seen["free"], "/s")
+    fine = check_floor("steps under at_once= : without", ratios(seen["at_once"], seen["free"]), STEPS_TO_FREE, "times")
+    fine &= check_floor("steps under rate= : without", ratios(seen["rate"], seen["free"]), RATES_TO_FREE, "times")
+    return fine
+
+
 def main() -> int:
     """Measure; 1 if a floor was missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("url")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--waiting", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=0, metavar="ITEMS", help="measure so many steps instead")
     given = parser.parse_args()
     engine = engine_class(given.url)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         store = engine.scratch(given.url, Path(folder))
         try:
-            return 0 if asyncio.run(measure(store, given.jobs, given.waiting)) else 1
+            work = measure_steps(store, given.steps) if given.steps else measure(store, given.jobs, given.waiting)
+            return 0 if asyncio.run(work) else 1
         finally:
             asyncio.run(engine.scrap(store))
 

@@ -30,7 +30,7 @@ PEERS = {"sqlite": ("huey", 0.8), "postgresql": ("pgqueuer", 1.0), "redis": ("dr
 
 WARM_UP = 200
 MAP_ITEMS = 1_000
-MAP_FLOORS = {"0 ms": 0.25, "10 ms": 0.5}
+MAP_FLOORS = {"0 ms": 1.0, "10 ms": 1.0}
 """The part of an unbounded map's rate that a map with `at_once=8` must reach, for jobs of this length, on a worker with
 eight slots. Then at most eight jobs are in progress, from submit to result: for quick jobs, the store's round trips
 count.
