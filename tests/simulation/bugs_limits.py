@@ -78,11 +78,7 @@ def _(settings: Any) -> Any:
 
 @bug("a step keeps its permit after its end", "S43", StepPermits, "_back", limited)
 def _(back: Any) -> Any:
-    def keeps(self: Any, path: str) -> Any:
-        ask, _ = back(self, path)
-        return replace(ask, path=f"{path}~"), []
-
-    return keeps
+    return lambda self, path: replace(back(self, path), path=f"{path}~")
 
 
 @bug("a step in line is not woken", "S41 L1", Admissions, "_wake", limited)

@@ -22,6 +22,12 @@ def ran():
 
 
 @pytest.fixture
+def patient(engine):
+    """An app with a long lease: between the fence and the lease's end there is time enough for a slow machine."""
+    return App("memory:", settings=replace(QUICK, lease_seconds=4.0), engine=engine)
+
+
+@pytest.fixture
 def film(app, ran):
     @step(name="draw")
     async def draw(n: int) -> int:
@@ -190,11 +196,9 @@ async def test_upkeep_and_claims_survive_any_trouble(app, engine, film):
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)  # on a server its lease may be over by then
-async def test_a_fenced_worker_starts_no_step_and_claims_nothing(engine):
+async def test_a_fenced_worker_starts_no_step_and_claims_nothing(patient, engine):
     """It can't beat, though it could still write: others may hold it for dead."""
-    # A long lease: between the fence and its end there is time enough for a slow machine.
-    app = App("memory:", settings=replace(QUICK, lease_seconds=4.0), engine=engine)
-    started = []
+    app, started = patient, []
 
     @step(name="one")
     def one(n: int) -> None:
@@ -248,8 +252,8 @@ class LateThreads:
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
-async def test_a_thread_that_begins_behind_the_fence_waits_there(app, engine, monkeypatch):
-    started, late = [], LateThreads()
+async def test_a_thread_that_begins_behind_the_fence_waits_there(patient, engine, monkeypatch):
+    app, started, late = patient, [], LateThreads()
 
     @step(name="one")
     def one() -> None:
@@ -262,7 +266,7 @@ async def test_a_thread_that_begins_behind_the_fence_waits_there(app, engine, mo
     async with app.worker() as worker:
         await late.hold(monkeypatch)
         engine.away = {"beat"}
-        await until(lambda: not worker._leases.may_start(), 3)
+        await until(lambda: not worker._leases.may_start())
         late.go.set()
         await asyncio.sleep(0.2)
         assert started == []
