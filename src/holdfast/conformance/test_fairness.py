@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import pytest
 from msgspec import json
 
-from holdfast.conformance.given import HOUR, MINUTE, Another, StoreClock, current, done, inserted, job
+from holdfast.conformance.given import HOUR, MINUTE, Another, StoreClock, claimed, current, done, inserted, job
+from holdfast.conformance.limited import admit, ask, give_back, set_limit, suspended
 from holdfast.core.fairness import FAIR, TURN_KEPT_MS
 from holdfast.core.model import Event, Inserted, Job, Options, State, Use
 from holdfast.core.shared_limits import LIMIT, settings_from
@@ -295,3 +296,16 @@ async def test_a_round_that_nobody_continues_for_a_day_is_forgotten(engine: Engi
 
     assert await engine.records(FAIR) == []
     assert keys_of(await take(engine, 1)) == "b"
+
+
+async def test_the_claim_that_wakes_a_job_with_a_fair_key_also_takes_it(engine: Engine, clock: StoreClock) -> None:
+    await set_limit(engine, at_once=1)
+    holder = await claimed(engine, clock)
+    await admit(engine, ask(holder))
+    waiting = await claimed(engine, clock, queue="default", options=fair("a"))
+    await suspended(engine, clock, waiting)
+    assert await take(engine, 1) == []
+
+    await admit(engine, give_back(holder))
+
+    assert [one.id for one in await take(engine, 1)] == [waiting.id]

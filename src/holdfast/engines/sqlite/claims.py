@@ -4,7 +4,7 @@ Must not begin or commit. Jobs with limits wait behind keys: a claim reads them 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush, merge
 from itertools import chain, islice
 
@@ -44,7 +44,8 @@ class Claims(JobWrites):
                 continue
             self._promote(queue, now)
             keys = self._limits.keys_to_look_at(queue, now)
-            claimed += self._take_from(queue, types, limit - len(claimed), now, keys, permits, by=worker)
+            asleep = self._wake_parked(queue, keys, permits, now) if keys else {}
+            claimed += self._take_from(queue, types, limit - len(claimed), now, keys, asleep, permits, by=worker)
             if len(claimed) == limit:
                 break
         permits.finish()
@@ -57,12 +58,15 @@ class Claims(JobWrites):
         limit: int,
         now: Time,
         keys: dict[str, bool],
+        asleep: dict[str, Time | None],
         permits: Permits,
         by: str,
     ) -> list[Job]:
-        """Take jobs of one queue. `keys` are those of limits that the claim must look at."""
+        """Take jobs of one queue. `keys` are those of limits that the claim must look at, and behind those in `asleep`
+        jobs are still parked.
+        """
         if keys:
-            return self._take_with_permits(queue, types, limit, now, keys, permits, by)
+            return self._take_with_permits(queue, types, limit, now, keys, asleep, permits, by)
         return self._take(((row[0], job_of(row)) for row in self._ready(queue, types, limit, now)), now, by)
 
     def _promote(self, queue: str, now: Time) -> None:
@@ -126,11 +130,11 @@ class Claims(JobWrites):
         limit: int,
         now: Time,
         keys: dict[str, bool],
+        asleep: dict[str, Time | None],
         permits: Permits,
         by: str,
     ) -> list[Job]:
         """Take jobs in order: those without limits, and those behind these keys that get all their permits."""
-        asleep = self._wake_parked(queue, [key for key, is_parked in keys.items() if is_parked], permits, now)
         look = Look(keys, permits, limit, now)
         for walk in self._unlimited(queue, types, limit, now):
             look.add(None, walk)
@@ -159,15 +163,15 @@ class Claims(JobWrites):
         asked = {"queue": queue, "key": key, "type": type, "now": now}
         yield from self._db.execute(self._sql.ready_behind + " " * index, asked)
 
-    def _wake_parked(self, queue: str, keys: Iterable[str], permits: Permits, now: Time) -> dict[str, Time | None]:
-        """Wake jobs whose steps wait for a permit of these keys, while there is room, and keep it for them.
+    def _wake_parked(self, queue: str, keys: Mapping[str, bool], permits: Permits, now: Time) -> dict[str, Time | None]:
+        """Wake jobs whose steps wait for a permit of those keys that have any, while there is room; keep it for them.
 
         Answers with the keys behind which some stay asleep, and when one of them may be woken.
         """
         asleep: dict[str, Time | None] = {}
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
-        for key in keys:
+        for key in (key for key, is_parked in keys.items() if is_parked):
             asked = {"queue": queue, "key": key, "limit": RECHECK_LIMIT}
             for row in self._db.execute(self._sql.parked, asked).fetchall():
                 if (block := permits.room_to_wake(key)) is not None:

@@ -32,12 +32,12 @@ class FairClaims(Claims):
         limit: int,
         now: Time,
         keys: dict[str, bool],
+        asleep: dict[str, Time | None],
         permits: Permits,
         by: str,
     ) -> list[Job]:
         if not self._db.execute(self._sql.has_fair, {"queue": queue}).fetchone()[0]:
-            return super()._take_from(queue, types, limit, now, keys, permits, by)
-        asleep = self._wake_parked(queue, [key for key, is_parked in keys.items() if is_parked], permits, now)
+            return super()._take_from(queue, types, limit, now, keys, asleep, permits, by)
         sources: list[Source] = [
             PlainSource(None, _plain(walk, None)) for walk in self._unlimited(queue, types, limit, now)
         ]
