@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 
 # What whoever uses an engine may know: the contract, and what holds for every engine.
 OF_ALL_ENGINES = {
-    f"engines.{name}" for name in ("contract", "traits", "records", "store_calls", "topics", "liveness", "clock")
+    f"engines.{name}"
+    for name in ("contract", "traits", "records", "store_calls", "topics", "liveness", "clock", "observers")
 }
 
 # Who may import what, by the longest prefix that fits. A layer always knows itself.

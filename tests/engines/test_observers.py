@@ -8,6 +8,7 @@ from holdfast.conformance.given import StoreClock, job
 from holdfast.core.changes import complete
 from holdfast.core.model import Applied, Change, Conflict, Job
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.observers import StepOutcome
 
 
 class Ears:
@@ -24,6 +25,8 @@ class Ears:
 
     def heard_changes(self, changes: Sequence[Change]) -> None:
         self.changed += [(change.job.id, change.event) for change in changes]
+
+    def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None: ...
 
 
 def given() -> tuple[MemoryEngine, StoreClock, Ears]:

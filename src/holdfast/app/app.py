@@ -129,11 +129,10 @@ class App:
         """Keep the jobs in another store. Call this before the App is first used."""
         if self._opening is not None:
             raise Invalid(f"{self!r} is open already, so it can't change its store; call use(url) before its first use")
-        self.url = url
+        before, self.url = self.engine, url
         self.engine = self._with_blobs(engine_for(url))
+        self.engine.observe_like(before)
         self._jobs = jobs_of(self.engine, self.registry.bounds)
-        if self.hooks:
-            self.engine.observe(self.hooks)
 
     def _use_token(self, token: str) -> None:
         if not isinstance(self.engine, Remote):

@@ -14,6 +14,7 @@ from holdfast.core.alerts import AlertEvent
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Change, Job
 from holdfast.core.suggestions import suggest
+from holdfast.engines.observers import StepOutcome
 from holdfast.jobs.job_events import (
     ALERT_HOOK,
     HOOK_NAMES,
@@ -80,6 +81,9 @@ class AppHooks:
 
     def heard_claims(self, jobs: Sequence[Job]) -> None:
         """See Observer. A job starts a little later (`worker.hook_reports`)."""
+
+    def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
+        """See Observer. There is no hook for steps."""
 
     def heard_changes(self, changes: Sequence[Change]) -> None:
         """See Observer."""

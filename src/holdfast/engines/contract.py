@@ -179,7 +179,11 @@ class Engine(Observed, KeepsBlobs, ABC):
         unless that lease is current, and counts each new child in its group. It wakes those who wait for the queue.
         """
         check_jobs(jobs)
-        answers = await self._insert(jobs, parent) if jobs or parent is not None else []
+        if self.tracer is None:
+            answers = await self._insert(jobs, parent) if jobs or parent is not None else []
+        else:
+            with self.tracer.sending(jobs) as jobs:
+                answers = await self._insert(jobs, parent) if jobs or parent is not None else []
         if self.observers:
             self.announce_inserts(jobs, answers)
         return answers
@@ -190,7 +194,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         Laws: the jobs exist once the caller commits, and never if it rolls back. On KeyConflict the caller rolls back.
         """
         check_jobs(jobs)
-        return await self._insert_within(connection, jobs)
+        if self.tracer is None:
+            return await self._insert_within(connection, jobs)
+        with self.tracer.sending(jobs) as jobs:
+            return await self._insert_within(connection, jobs)
 
     async def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None

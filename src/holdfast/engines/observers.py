@@ -1,9 +1,13 @@
-"""Who hears what this process has written to a store: the hooks of an App. Must not know any store."""
+"""Who hears what this process does with a store: hooks, metrics and traces. Must not know any store."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
 
-from holdfast.core.model import Applied, Change, Conflict, Inserted, Job
+from holdfast.core.model import Applied, Change, Conflict, Error, Inserted, Job
+
+StepOutcome = Literal["ran", "replayed", "failed"]
+"""What a call of a step came to: its body ran and succeeded, a record answered it, or it failed after its last try."""
 
 
 class Observer(Protocol):
@@ -18,16 +22,39 @@ class Observer(Protocol):
     def heard_changes(self, changes: Sequence[Change]) -> None:
         """These changes are in the store."""
 
+    def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
+        """A job that runs here has called a step of this name."""
+
+
+class Tracer(Protocol):
+    """Follows jobs from their submit to their steps, across processes. Must not raise and must be quick."""
+
+    def sending(self, jobs: Sequence[Job]) -> AbstractContextManager[Sequence[Job]]:
+        """Surround an insert. Gives the jobs to insert instead: their `meta` may carry the trace."""
+
+    def processing(self, job: Job) -> AbstractContextManager[Callable[[str, Error | None], None]]:
+        """Surround an attempt. Gives what to call at its end, with its outcome and error."""
+
+    def running(self, job: Job, step: str, path: str, tries: int) -> AbstractContextManager[Callable[[Error], None]]:
+        """Surround one try of a step. Gives what to call if it fails."""
+
 
 class Observed:
     """What can be observed: an engine. It hears of its own calls only, not of other processes."""
 
     observers: tuple[Observer, ...] = ()
+    tracer: Tracer | None = None
 
     def observe(self, observer: Observer) -> None:
         """Let an observer hear of every insert and every change from now on."""
         if observer not in self.observers:
             self.observers = (*self.observers, observer)
+
+    def observe_like(self, other: "Observed") -> None:
+        """Let whoever observes another engine observe this one, too: an App has changed its store."""
+        for observer in other.observers:
+            self.observe(observer)
+        self.tracer = other.tracer
 
     def announce(self, changes: Sequence[Change]) -> None:
         """Tell the observers that these changes are in the store."""
@@ -38,6 +65,11 @@ class Observed:
         """Tell the observers of the changes that the store has accepted."""
         pairs = zip(changes, answers, strict=True)
         self.announce([change for change, answer in pairs if isinstance(answer, Applied)])
+
+    def announce_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
+        """Tell the observers of a step that a job has called here."""
+        for observer in self.observers:
+            observer.heard_step(job, step, outcome)
 
     def announce_claims(self, jobs: Sequence[Job]) -> None:
         """Tell the observers that these jobs were claimed."""

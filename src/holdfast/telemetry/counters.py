@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast import forking
 from holdfast.core.model import Change, Event, Job, State
+from holdfast.engines.observers import StepOutcome
 from holdfast.jobs.job_events import JobEvent
 from holdfast.telemetry.metrics import (
     ATTEMPT_DURATION,
@@ -18,6 +19,7 @@ from holdfast.telemetry.metrics import (
     RECOVERIES,
     STARTED,
     STEP_RETRIES,
+    STEPS,
     SUBMITTED,
     Histogram,
     Labels,
@@ -26,10 +28,12 @@ from holdfast.telemetry.metrics import (
 )
 
 PAIRS_LIMIT = 200
-"""How many pairs of a type and a queue have numbers of their own. All further ones are counted together."""
+"""How many pairs of a type and a queue, or of a type and a step, have numbers of their own. All further ones are
+counted together.
+"""
 
 OTHER = ("other", "other")
-"""The type and queue of what is counted together."""
+"""The type and queue of what is counted together, or the type and step."""
 
 OUTCOMES: Mapping[str, str] = {
     Event.COMPLETE: "completed",
@@ -51,10 +55,12 @@ class Counters:
 
     def __init__(self) -> None:
         self._pairs: set[Labels] = set()
+        self._named: set[Labels] = set()
         self._claims = 0
         self._submitted: Counter[Labels] = Counter()
         self._started: Counter[Labels] = Counter()
         self._attempts: Counter[Labels] = Counter()
+        self._steps: Counter[Labels] = Counter()
         self._retries: Counter[Labels] = Counter()
         self._recoveries: Counter[Labels] = Counter()
         self._waits: defaultdict[Labels, Histogram] = defaultdict(Histogram)
@@ -93,6 +99,11 @@ class Counters:
                 elif change.held_since is not None:
                     self._durations[pair].add(max(0, change.at - change.held_since) / 1_000)
 
+    def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
+        """See Observer."""
+        with self._lock:
+            self._steps[(*_known(self._named, (job.type, step)), outcome)] += 1
+
     def heard_retry(self, event: JobEvent) -> None:
         """Count the retry of a step. A job that is retried is counted with its attempt."""
         if event.step:
@@ -109,19 +120,23 @@ class Counters:
                 *histogram_lines(QUEUE_WAIT, self._waits),
                 *sample_lines(ATTEMPTS, self._attempts),
                 *histogram_lines(ATTEMPT_DURATION, self._durations),
+                *sample_lines(STEPS, self._steps),
                 *sample_lines(STEP_RETRIES, self._retries),
                 *sample_lines(RECOVERIES, self._recoveries),
             ]
 
     def _pair(self, type: str, queue: str) -> Labels:
-        pair = (type, queue)
-        if pair in self._pairs:
-            return pair
-        if len(self._pairs) >= PAIRS_LIMIT:
-            return OTHER
-        self._pairs.add(pair)
-        return pair
+        return _known(self._pairs, (type, queue))
 
     def _start_over(self) -> None:
         """Run in a forked child: nobody holds the lock there."""
         self._lock = threading.Lock()
+
+
+def _known(pairs: set[Labels], pair: Labels) -> Labels:
+    """Return a pair that has numbers of its own, or OTHER if there are too many."""
+    if pair not in pairs:
+        if len(pairs) >= PAIRS_LIMIT:
+            return OTHER
+        pairs.add(pair)
+    return pair

@@ -53,13 +53,19 @@ ATTEMPT_DURATION = Metric(
 STEP_RETRIES = Metric(
     "holdfast_step_retries_total", "counter", "Tries of steps that failed and are retried.", ("type", "queue")
 )
+STEPS = Metric(
+    "holdfast_steps_total",
+    "counter",
+    "Calls of steps in this process: ran, replayed from a record, or failed.",
+    ("type", "step", "outcome"),
+)
 RECOVERIES = Metric(
     "holdfast_recoveries_total", "counter", "Jobs that this process took from a lost worker.", ("type", "queue")
 )
 
 METRICS = (
     *(JOBS, OLDEST_DUE, QUEUE_PAUSED, REVIEW_DEPTH, WORKERS, SLOTS, LIMIT_HELD, LIMIT_CLOSED, STORE_UP),
-    *(SUBMITTED, CLAIMS, STARTED, QUEUE_WAIT, ATTEMPTS, ATTEMPT_DURATION, STEP_RETRIES, RECOVERIES),
+    *(SUBMITTED, CLAIMS, STARTED, QUEUE_WAIT, ATTEMPTS, ATTEMPT_DURATION, STEPS, STEP_RETRIES, RECOVERIES),
 )
 
 

@@ -72,12 +72,11 @@ class InMemory:
 
     async def __aenter__(self) -> Self:
         settings, store = self.app.settings, self._store
+        store.observe_like(self.app.engine)
         self._stack.enter_context(moved(self.app, store))
         self._worker = Impatient(
             store, self.app.registry, queues=self.app._queues(), at_once=self._at_once, hooks=self.app.hooks
         )
-        if self.app.hooks:
-            store.observe(self.app.hooks)
         self._keeper = Keeper(
             store,
             self._worker.id,

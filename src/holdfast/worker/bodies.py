@@ -6,14 +6,18 @@ Must not record anything or decide whether a step is retried (`steps`).
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from holdfast.engines.observers import Tracer
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.call import Body, Call
 from holdfast.worker.context import current_at
 from holdfast.worker.isolation.lent_blobs import lending
 from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.own_loop import run_on_loop
+from holdfast.worker.recorded_errors import error_of
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.threads import run_in_thread
 
@@ -23,6 +27,26 @@ def body_of(spec: StepSpec) -> Body:
     if spec.isolated:
         return run_isolated
     return _run_here if spec.is_async else _run_threaded
+
+
+def traced(body: Body, tracer: Tracer) -> Body:
+    """Return a body whose tries a tracer follows."""
+
+    async def run(call: Call) -> Any:
+        with _following(call, tracer):
+            return await body(call)
+
+    return run
+
+
+@contextmanager
+def _following(call: Call, tracer: Tracer) -> Iterator[None]:
+    with tracer.running(call.attempt.job, call.spec.name, call.path, call.tries) as fail:
+        try:
+            yield
+        except Exception as error:
+            fail(error_of(error))
+            raise
 
 
 async def run_timed(call: Call, body: Body) -> Any:
@@ -92,6 +116,12 @@ async def run_isolated(call: Call) -> Any:
 
 def run_blocking(call: Call) -> Any:
     """Run the function in this thread. It can't be stopped from outside: a timeout is noticed when it returns."""
+    tracer = call.attempt.engine.tracer
+    with nullcontext() if tracer is None else _following(call, tracer):
+        return _run_blocking(call)
+
+
+def _run_blocking(call: Call) -> Any:
     if call.spec.isolated:
         return run_on_loop(call.attempt, run_isolated(call))
     args, kwargs = call.make_arguments()

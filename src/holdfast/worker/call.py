@@ -20,6 +20,7 @@ from holdfast.core.model import Step, StepState, Time, Use
 from holdfast.core.outcome import FAILED_ONCE_PATH, never_retried, next_delay
 from holdfast.core.references import is_kept_outside, may_need_blobs
 from holdfast.core.spending import Amounts
+from holdfast.engines.observers import StepOutcome
 from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cancellation import Watch
@@ -176,6 +177,8 @@ class Call:
             return False, None
         if self.keyed:
             self._compare_arguments()
+        if self.attempt.engine.observers:
+            self._announce("replayed")
         return True, self.read_result(step)
 
     def _raise_again(self, is_begun: bool) -> None:
@@ -395,6 +398,8 @@ class Call:
         text, self._value = self.spec.signature.result.copied(value)
         self.journal.note_code(self.name, self.spec.function)
         self._done = self.make_record(StepState.DONE, started_at, result=text)
+        if self.attempt.engine.observers:
+            self._announce("ran")
         return self._done
 
     def record(self, step: Step) -> Coroutine[Any, Any, Step]:
@@ -413,6 +418,7 @@ class Call:
 
     async def record_failure(self, error: BaseException, started_at: Time) -> None:
         """Record its final failure."""
+        self._announce("failed")
         if self.within is None:
             await self.record(self.make_record(StepState.FAILED, started_at, error=error_of(error)))
         else:
@@ -428,6 +434,9 @@ class Call:
         failed = replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])
         await self.journal.write_intents([failed])
         self.journal.effects.note_failed(self.path)
+
+    def _announce(self, outcome: StepOutcome) -> None:
+        self.attempt.engine.announce_step(self.attempt.job, self.spec.name, outcome)
 
     def make_record(self, state: StepState, started_at: Time, **more: Any) -> Step:
         """Return a record of this call."""

@@ -18,7 +18,7 @@ from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.built_in import built_in_spec
 from holdfast.worker.foreign_undo import ForeignUndo
-from holdfast.worker.handler import Work, run_guarded, run_handler, run_within
+from holdfast.worker.handler import Work, run_guarded, run_handler, run_traced, run_within
 from holdfast.worker.hook_reports import HookReports
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.job_log import log_start
@@ -113,8 +113,9 @@ class Execution:
             self._slots.occupy(attempt.lease, self._settling.settle_alone(attempt, None, None))
             return
         work: Work = IsolatedAttempt.run if isinstance(attempt, IsolatedAttempt) else run_handler
-        limit = attempt.job.options.timeout_ms
-        run = run_guarded(attempt, work if limit is None else partial(run_within, limit, work))
+        limit, tracer = attempt.job.options.timeout_ms, self._engine.tracer
+        work = work if limit is None else partial(run_within, limit, work)
+        run = run_guarded(attempt, work) if tracer is None else run_traced(attempt, work, tracer)
         task = self._slots.loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
         attempt.root = task
         self._slots.running[task] = attempt.lease

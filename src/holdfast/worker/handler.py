@@ -11,9 +11,11 @@ from typing import Any
 
 from holdfast.core.durations import in_words
 from holdfast.core.references import is_kept_outside, may_need_blobs
+from holdfast.engines.observers import Tracer
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.large_results import keep_job_result
+from holdfast.worker.recorded_errors import error_of
 from holdfast.worker.threads import run_in_thread
 
 Work = Callable[[Any], Coroutine[Any, Any, str]]
@@ -26,6 +28,17 @@ async def run_guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseExc
         return await work(attempt), None
     except BaseException as error:  # GeneratorExit too: for the caller of close(), returning is as good as raising
         return None, error
+
+
+async def run_traced(attempt: Attempt, work: Work, tracer: Tracer) -> tuple[str | None, BaseException | None]:
+    """Like run_guarded, while a tracer follows it."""
+    with tracer.processing(attempt.job) as end:
+        result, error = await run_guarded(attempt, work)
+        if attempt.stop is not None or isinstance(error, asyncio.CancelledError):
+            end(attempt.stop or "cancelled", None)
+        else:
+            end("completed" if error is None else "failed", None if error is None else error_of(error))
+        return result, error
 
 
 async def run_handler(attempt: Attempt) -> str:

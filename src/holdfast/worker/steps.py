@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core.model import Step, Time
 from holdfast.core.outcome import TRANSACTION
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.bodies import admit, body_of, run_blocking, run_timed
+from holdfast.worker.bodies import admit, body_of, run_blocking, run_timed, traced
 from holdfast.worker.call import OUTSIDE, Body, Call
 from holdfast.worker.cancellation import Watch, cancels_of
 from holdfast.worker.context import PATH
@@ -47,6 +47,8 @@ def make_call(
 def run_async(call: Call, body: Body | None = None) -> Coroutine[Any, Any, Any]:
     """Answer a call from its record, or run its body, by default the step's function, and record the outcome."""
     body = body or body_of(call.spec)
+    if (tracer := call.attempt.engine.tracer) is not None:
+        body = traced(body, tracer)
     if isinstance(call, EffectCall):
         return _run_effect(call, body)
     return _run(call, call.in_transaction(body) if isinstance(call, TransactionCall) else body)
