@@ -203,10 +203,12 @@ async def test_nobody_sees_a_record_without_its_jobs(another: Another, engine: E
 async def test_a_job_that_exists_is_left_as_it_is(engine: Engine, clock: StoreClock) -> None:
     held = await claimed(engine, clock)
     fresh = job(clock)
+    again = replace(fresh, options=Options(keep_ms=0))
 
-    await engine.put_record("tick", "1", 0, [replace(held, state=State.AVAILABLE, epoch=0, version=1), fresh, fresh])
+    await engine.put_record("tick", "1", 0, [replace(held, state=State.AVAILABLE, epoch=0, version=1), fresh, again])
 
     assert await current(engine, held) == held
+    assert await current(engine, fresh) == fresh
     assert len(await engine.history(held.id)) == 2
     assert [one.event for one in await engine.history(fresh.id)] == ["submit"]
     assert dict(await engine.count()) == {(held.queue, State.ACTIVE): 1, (fresh.queue, State.AVAILABLE): 1}

@@ -417,11 +417,12 @@ class Engine(Observed, KeepsBlobs, ABC):
         never used twice, not even after a removal (but those of buckets may be). When a record `limit/NAME` or
         `bucket/KEY` changes, the next claim looks at the jobs that wait for that limit. The record and the jobs are one
         act: a Conflict inserts nothing, and neither does a job that can't be stored. Jobs are new ones, without key and
-        parent; one whose id exists is left unchanged.
+        parent; one whose id exists, or comes before, is left unchanged.
         """
         check_record(name, value)
         if jobs:
             check_record_jobs(name, jobs)
+            jobs = [*{job.id: job for job in reversed(jobs)}.values()][::-1]
         answer = await self._put_record(name, value, expected, jobs)
         if jobs and self.observers and isinstance(answer, Record):
             self.announce_inserts(jobs, [Inserted(job.id, True) for job in jobs])

@@ -370,7 +370,7 @@ class Writes(FairClaims):
             self._limits.recheck_limit(changed_by(name))
         if jobs:
             known = self._known(job.id for job in jobs)
-            self._add([job for job in {job.id: job for job in jobs}.values() if job.id not in known])
+            self._add([job for job in jobs if job.id not in known])
         if name == MOVED:
             self._guard(value is not None)
         return new
