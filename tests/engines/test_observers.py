@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.conformance.given import StoreClock, job
 from holdfast.core.changes import complete
-from holdfast.core.model import Applied, Change, Conflict, Job
+from holdfast.core.model import Applied, Change, Conflict, Job, Step, StepState
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.observers import StepOutcome
 
@@ -16,6 +16,7 @@ class Ears:
         self.inserted: list[str] = []
         self.claimed: list[str] = []
         self.changed: list[tuple[str, str]] = []
+        self.fenced = 0
 
     def heard_inserts(self, jobs: Sequence[Job]) -> None:
         self.inserted += [job.id for job in jobs]
@@ -25,6 +26,9 @@ class Ears:
 
     def heard_changes(self, changes: Sequence[Change]) -> None:
         self.changed += [(change.job.id, change.event) for change in changes]
+
+    def heard_fenced(self, number: int) -> None:
+        self.fenced += number
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None: ...
 
@@ -85,3 +89,17 @@ async def test_a_change_says_who_held_the_job_and_since_when():
 
     assert (change.held_by, change.held_since) == ("w-1", held.claimed_at)
     assert (change.job.worker, change.job.claimed_at) == (None, None)
+
+
+async def test_an_observer_hears_how_many_writes_were_fenced_off():
+    engine, clock, ears = given()
+    await engine.insert([job(clock)])
+    (held,) = await engine.claim("w-1", ["default"], 1)
+    stale = replace(complete(held, clock(), by="w-1", result="1"), epoch=held.epoch + 1)
+    late = Step(job=held.id, epoch=held.epoch + 1, path="draw#1", name="draw", state=StepState.DONE, started_at=clock())
+
+    await engine.commit([stale])
+    await engine.record([late])
+    await engine.admit([], [late])
+
+    assert ears.fenced == 3

@@ -82,6 +82,9 @@ class AppHooks:
     def heard_claims(self, jobs: Sequence[Job]) -> None:
         """See Observer. A job starts a little later (`worker.hook_reports`)."""
 
+    def heard_fenced(self, number: int) -> None:
+        """See Observer. There is no hook for it."""
+
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """See Observer. There is no hook for steps."""
 

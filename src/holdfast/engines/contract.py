@@ -262,7 +262,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         replaced. An old epoch, or a job that isn't active, is a Conflict.
         """
         check_steps(steps)
-        return await self._record(steps) if steps else []
+        answers = await self._record(steps) if steps else []
+        if self.observers:
+            self.announce_refusals(answers)
+        return answers
 
     async def admit(
         self, asks: Sequence[Ask], steps: Sequence[Step] = ()
@@ -277,7 +280,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         """
         check_asks(asks)
         check_steps(steps)
-        return await self._admit(asks, steps) if asks or steps else ([], [])
+        answers = await self._admit(asks, steps) if asks or steps else ([], [])
+        if self.observers:
+            self.announce_refusals((*answers[0], *answers[1]))
+        return answers
 
     async def turn(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
-from holdfast.core.model import Applied, Change, Conflict, Error, Inserted, Job
+from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Error, Inserted, Job
 
 StepOutcome = Literal["ran", "replayed", "failed"]
 """What a call of a step came to: its body ran and succeeded, a record answered it, or it failed after its last try."""
@@ -21,6 +21,9 @@ class Observer(Protocol):
 
     def heard_changes(self, changes: Sequence[Change]) -> None:
         """These changes are in the store."""
+
+    def heard_fenced(self, number: int) -> None:
+        """The store has refused so many writes of this process, because their leases were lost."""
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """A job that runs here has called a step of this name."""
@@ -62,9 +65,16 @@ class Observed:
             observer.heard_changes(changes)
 
     def announce_answers(self, changes: Sequence[Change], answers: Sequence[Applied | Conflict]) -> None:
-        """Tell the observers of the changes that the store has accepted."""
+        """Tell the observers of the changes that the store has accepted, and how many it has fenced off."""
         pairs = zip(changes, answers, strict=True)
         self.announce([change for change, answer in pairs if isinstance(answer, Applied)])
+        self.announce_refusals(answers)
+
+    def announce_refusals(self, answers: Sequence[object]) -> None:
+        """Tell the observers how many of these answers refuse a write whose lease was lost."""
+        fenced = sum(isinstance(answer, Conflict) and answer.reason == LEASE_LOST for answer in answers)
+        for observer in self.observers if fenced else ():
+            observer.heard_fenced(fenced)
 
     def announce_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """Tell the observers of a step that a job has called here."""

@@ -15,6 +15,7 @@ from holdfast.telemetry.metrics import (
     ATTEMPT_DURATION,
     ATTEMPTS,
     CLAIMS,
+    FENCED,
     QUEUE_WAIT,
     RECOVERIES,
     STARTED,
@@ -57,6 +58,7 @@ class Counters:
         self._pairs: set[Labels] = set()
         self._named: set[Labels] = set()
         self._claims = 0
+        self._fenced = 0
         self._submitted: Counter[Labels] = Counter()
         self._started: Counter[Labels] = Counter()
         self._attempts: Counter[Labels] = Counter()
@@ -99,6 +101,11 @@ class Counters:
                 elif change.held_since is not None:
                     self._durations[pair].add(max(0, change.at - change.held_since) / 1_000)
 
+    def heard_fenced(self, number: int) -> None:
+        """See Observer."""
+        with self._lock:
+            self._fenced += number
+
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """See Observer."""
         with self._lock:
@@ -123,6 +130,7 @@ class Counters:
                 *sample_lines(STEPS, self._steps),
                 *sample_lines(STEP_RETRIES, self._retries),
                 *sample_lines(RECOVERIES, self._recoveries),
+                *sample_lines(FENCED, {(): self._fenced}),
             ]
 
     def _pair(self, type: str, queue: str) -> Labels:

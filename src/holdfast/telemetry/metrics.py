@@ -62,10 +62,15 @@ STEPS = Metric(
 RECOVERIES = Metric(
     "holdfast_recoveries_total", "counter", "Jobs that this process took from a lost worker.", ("type", "queue")
 )
+FENCED = Metric(
+    "holdfast_fenced_writes_total",
+    "counter",
+    "Writes of this process that were refused: it had lost the lease.",
+)
 
 METRICS = (
     *(JOBS, OLDEST_DUE, QUEUE_PAUSED, REVIEW_DEPTH, WORKERS, SLOTS, LIMIT_HELD, LIMIT_CLOSED, STORE_UP),
-    *(SUBMITTED, CLAIMS, STARTED, QUEUE_WAIT, ATTEMPTS, ATTEMPT_DURATION, STEPS, STEP_RETRIES, RECOVERIES),
+    *(SUBMITTED, CLAIMS, STARTED, QUEUE_WAIT, ATTEMPTS, ATTEMPT_DURATION, STEPS, STEP_RETRIES, RECOVERIES, FENCED),
 )
 
 

@@ -90,6 +90,9 @@ class OpenTelemetry:
         self._recoveries = meter.create_counter(
             "holdfast.recoveries", unit="{job}", description="Jobs that this process took from a lost worker."
         )
+        self._fenced = meter.create_counter(
+            "holdfast.fenced_writes", unit="{write}", description="Writes refused because their lease was lost."
+        )
 
     # Spans.
 
@@ -198,6 +201,10 @@ class OpenTelemetry:
                 if change.event in FAILURES and change.job.error is not None:
                     labels["error.type"] = change.job.error.type
                 self._duration.record(max(0, change.at - change.held_since) / 1_000, labels)
+
+    def heard_fenced(self, number: int) -> None:
+        """See Observer."""
+        self._fenced.add(number)
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """See Observer."""
