@@ -1,9 +1,10 @@
-"""What `deploy/` watches is what the code writes."""
+"""What `deploy/` watches is what the code writes, and what it starts is what the command line knows."""
 
 import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,21 @@ def test_promtool_accepts_the_rules_and_their_tests():
             [promtool, *words], cwd=RULES.parent, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+STARTED = [
+    *re.findall(r"^ExecStart=\S+/holdfast (.+)$", "".join(f.read_text() for f in DEPLOY.rglob("*.service")), re.M),
+    *re.findall(r"args: \[holdfast, (.+)\]$", "".join(f.read_text() for f in DEPLOY.rglob("*.yaml")), re.M),
+]
+
+
+@pytest.mark.parametrize("line", STARTED)
+def test_what_is_started_is_a_verb_with_options_that_it_has(line: str):
+    verb, *words = re.split(r",? ", line)
+
+    known = subprocess.run(
+        [Path(sys.executable).with_name("holdfast"), verb, "--help"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+    assert len(STARTED) == 4
+    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[a-z-]+", known))
