@@ -13,6 +13,7 @@ from holdfast.conformance.given import (
     commit,
     current,
     done,
+    job,
     step,
     taken_over,
 )
@@ -29,6 +30,7 @@ from holdfast.conformance.limited import (
     set_limit,
     suspended,
     take,
+    uses,
 )
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import (
@@ -39,6 +41,7 @@ from holdfast.core.model import (
     State,
     Wait,
     WaitKind,
+    Where,
 )
 from holdfast.core.shared_limits import (
     MOST_UNITS,
@@ -298,3 +301,20 @@ async def test_a_wait_for_a_permit_may_time_out(engine: Engine, clock: StoreCloc
 
     assert ids(await take(engine)) == [held.id]
     assert not await is_admitted(engine, ask(await current(engine, held)))
+
+
+async def test_a_job_may_wait_for_a_permit_and_submit_others_in_one_change(engine: Engine, clock: StoreClock) -> None:
+    await set_limit(engine, at_once=1)
+    holder = await claimed(engine, clock)
+    await admit(engine, ask(holder))
+    held = await claimed(engine, clock, queue="default")
+    new = await limited(engine, clock, queue="elsewhere")
+
+    waits = (Wait(WaitKind.LIMIT, "api"),)
+    child = job(clock, queue="elsewhere", options=uses("api"))
+    await done(engine, clock, held, Event.SUSPEND, waits=waits, inserts=(child,))
+
+    assert [one.waiting for one in await engine.usage("api")] == [3]
+    await admit(engine, give_back(holder))
+    assert ids(await take(engine)) == [held.id]
+    assert {one.id for one in await engine.find(Where(queue="elsewhere"))} == {new.id, child.id}

@@ -92,6 +92,7 @@ class Writes(FairClaims):
             fresh += new
             answers.append(answer)
         self._add(fresh)
+        self._write_places()
         return answers
 
     def _insert_lone(self, job: Job) -> list[Inserted]:
@@ -153,7 +154,7 @@ class Writes(FairClaims):
         return holder
 
     def _add(self, jobs: Sequence[Job]) -> dict[str, int]:
-        """Write new jobs, each with its first entry; return their numbers."""
+        """Write new jobs, each with its first entry; return their numbers. The caller writes their places."""
         if not jobs:
             return {}
         (n,) = self._db.execute(self._sql.next_job).fetchone()
@@ -175,7 +176,6 @@ class Writes(FairClaims):
                 families[job.parent, job.group or ""] += 1
         for (parent, name), more in families.items():
             self._db.execute(self._sql.grow_family, {"parent": parent, "name": name, "more": more})
-        self._write_places()
         return {job.id: n + index for index, job in enumerate(jobs)}
 
     # commit
@@ -371,6 +371,7 @@ class Writes(FairClaims):
         if jobs:
             known = self._known(job.id for job in jobs)
             self._add([job for job in jobs if job.id not in known])
+            self._write_places()
         if name == MOVED:
             self._guard(value is not None)
         return new
