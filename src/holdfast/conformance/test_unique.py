@@ -27,7 +27,7 @@ from holdfast.conformance.race import RACERS, Lap, run_race, until_raced
 from holdfast.core.errors import Duplicate, LeaseLost
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Applied, Conflict, Event, Inserted, Options, State, UniqueName
-from holdfast.core.unique import LIVE, REFUSE, REPLACE
+from holdfast.core.unique import LIVE, REFUSE, REPLACE, UNIQUE, counts
 from holdfast.engines.contract import Engine
 
 NAME = "f" * 64
@@ -235,6 +235,48 @@ async def test_a_pruned_job_frees_no_name_that_another_has_taken(engine: Engine,
     assert await engine.prune() == 1
 
     assert await submit(engine, clock) == Inserted(second.id, False)
+
+
+# Who has a name or a key.
+
+
+async def test_holders_are_those_whom_an_insert_would_find(engine: Engine, clock: StoreClock) -> None:
+    [keyed] = await engine.insert([job(clock, id="1", type="a", key="k", key_until=clock.now + HOUR)])
+    first = await submit(engine, clock)
+    await engine.insert([job(clock, id="2", type="a:k", key="k")])
+    names = [("a", "k"), (UNIQUE, NAME), ("b", "k"), ("a", "other"), (UNIQUE, "e" * 64), ("a", "k")]
+
+    found = await engine.holders(names)
+
+    assert [None if one is None else (one.type, one.key, one.job) for one in found] == [
+        ("a", "k", keyed.id),
+        (UNIQUE, NAME, first.id),
+        None,
+        None,
+        None,
+        ("a", "k", keyed.id),
+    ]
+    there = await engine.get([keyed.id])
+    assert found[0] is not None
+    assert there[0] is not None
+    assert found[1] is not None
+    assert (found[0].digest, found[0].until) == (there[0].digest, there[0].key_until)
+    assert counts(found[1].digest, found[1].until, State.AVAILABLE, job(clock, options=unique()))
+    assert await engine.holders([]) == []
+    assert await engine.holders([("\x00", "\ud800")]) == [None]
+
+
+async def test_a_pruned_holder_is_told_as_insert_counts_it(engine: Engine, clock: StoreClock) -> None:
+    gone = await in_state(engine, clock, State.COMPLETED, options=unique(within_ms=HOUR, states=ALL))
+    assert await engine.prune() == 1
+
+    [found] = await engine.holders([(UNIQUE, NAME)])
+
+    new = job(clock, options=unique(within_ms=HOUR, states=ALL))
+    assert found is not None
+    assert found.job == gone.id
+    assert counts(found.digest, found.until, None, new)
+    assert await engine.insert([new]) == [Inserted(gone.id, False)]
 
 
 # Races.

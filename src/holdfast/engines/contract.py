@@ -41,6 +41,7 @@ from holdfast.core.model import (
     Usage,
     Where,
 )
+from holdfast.core.moves import HeldKey
 from holdfast.core.searches import Page
 from holdfast.core.summaries import StepHead, StepSummary, page_of, summarize
 from holdfast.engines.blob_keeping import KeepsBlobs
@@ -404,6 +405,16 @@ class Engine(Observed, KeepsBlobs, ABC):
         """How many children of this group have not arrived at their parent yet."""
         return await self._missing(parent, group) if are_storable(parent, group) else 0
 
+    async def holders(self, names: Sequence[tuple[str, str]]) -> list[HeldKey | None]:
+        """Who has these keys, each a type and a key, in this order; None where nobody has it.
+
+        A unique name is a key of the type UNIQUE, whose digest is its stamp (`core.unique`). Law: it is what `insert`
+        compares with. A key whose `until` has passed may or may not be there still.
+        """
+        asked = [name for name in dict.fromkeys(names) if are_storable(*name)]
+        found = await self._holders(asked) if asked else {}
+        return [found.get(name) for name in names]
+
     async def usage(self, limit: str) -> list[Usage]:
         """How much of a shared limit is used, key by key in their order, up to PAGE_LIMIT; unused keys are left out."""
         return await self._usage(limit) if are_storable(limit) else []
@@ -522,6 +533,10 @@ class Engine(Observed, KeepsBlobs, ABC):
 
     @abstractmethod
     def _missing(self, parent: str, group: str) -> Awaitable[int]: ...
+
+    @abstractmethod
+    def _holders(self, names: list[tuple[str, str]]) -> Awaitable[Mapping[tuple[str, str], HeldKey]]:
+        """The keys that somebody has, by type and key."""
 
     @abstractmethod
     def _usage(self, limit: str) -> Awaitable[list[Usage]]: ...

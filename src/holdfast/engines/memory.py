@@ -189,6 +189,9 @@ class MemoryEngine(Movable, Emptyable, forking.Forkable):
     def _missing(self, parent: str, group: str) -> Awaitable[int]:
         return self._look(lambda tables: tables.missing(parent, group))
 
+    def _holders(self, names: list[tuple[str, str]]) -> Awaitable[Mapping[tuple[str, str], HeldKey]]:
+        return self._look(lambda tables: tables.holders(names))
+
     def _usage(self, limit: str) -> Awaitable[list[Usage]]:
         return self._look(lambda tables: tables.usage(limit, self._clock()))
 

@@ -546,6 +546,11 @@ class Tables(FairRows):
         state = None if holder is None else holder.state
         return held.job if held is not None and counts(held.digest, held.until, state, job) else None
 
+    def holders(self, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], HeldKey]:
+        """Who has these keys."""
+        there = ((name, self.keys.get(name)) for name in names)
+        return {name: HeldKey(*name, key.job, key.digest, key.until) for name, key in there if key is not None}
+
     def _live_key(self, name: tuple[str, str], now: Time) -> Key | None:
         key = self.keys.get(name)
         return None if key is None or (key.until is not None and key.until <= now) else key

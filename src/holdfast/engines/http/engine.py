@@ -33,6 +33,7 @@ from holdfast.core.model import (
     Usage,
     Where,
 )
+from holdfast.core.moves import HeldKey
 from holdfast.core.searches import Page
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.engines.contract import Clock, Guarantees
@@ -141,6 +142,9 @@ class HttpEngine(Remote):
     async def _missing(self, parent: str, group: str) -> int:
         found: int = await self._read("missing", parent, group)
         return found
+
+    async def _holders(self, names: list[tuple[str, str]]) -> Mapping[tuple[str, str], HeldKey]:
+        raise NotAllowed("a remote app can't ask who has a key; its server looks at that when a job is submitted")
 
     async def _usage(self, limit: str) -> list[Usage]:
         found: list[Usage] = await self._read("usage", limit)

@@ -1068,6 +1068,11 @@ select name.id, step.epoch, step.path, step.name, step.state, step.result, step.
 from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
 where name.id = any($1::text[]) order by step.place;
 
+-- name: holders
+-- holders: who has these keys
+select key.type, key.key, key.job, key.digest, key.until
+from unnest($1::text[], $2::text[]) as asked(type, key) join {schema}.key using (type, key);
+
 -- name: keys
 select type, key, job, digest, until from {schema}.key
 where (type, key) > ($1, $2) order by type, key limit $3;

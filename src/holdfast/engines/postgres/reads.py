@@ -161,6 +161,10 @@ class Reads(Movable):
         [row] = await self._fetch(self._sql.missing, parent, group)
         return int(row[0])
 
+    async def _holders(self, names: list[tuple[str, str]]) -> Mapping[tuple[str, str], HeldKey]:
+        types, keys = [type for type, _ in names], [key for _, key in names]
+        return {(row[0], row[1]): HeldKey(*row) for row in await self._fetch(self._sql.holders, types, keys)}
+
     async def _usage(self, limit: str) -> list[Usage]:
         return usages(await self._fetch(self._sql.usage, limit))
 

@@ -94,8 +94,7 @@ async def keys(look: Look, after: tuple[str, str], limit: int) -> list[HeldKey]:
 def _key_of(name: bytes, text: bytes) -> HeldKey:
     length, _, rest = name.partition(b":")
     type, key = rest[: int(length)], rest[int(length) + 1 :]
-    job, digest, until = rows.unpack(text)
-    return HeldKey(type.decode(), key.decode(), job, digest, None if until is False else int(until))
+    return rows.held_key(type.decode(), key.decode(), text)
 
 
 async def all_records(look: Look) -> list[Record]:

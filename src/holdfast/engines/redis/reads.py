@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Time, Usage, Where
+from holdfast.core.moves import HeldKey
 from holdfast.core.searches import SCAN_LIMIT, Page, matches
 from holdfast.core.shared_limits import BUCKET, limit_of
 from holdfast.core.summaries import StepHead, StepSummary, gone, head_of, page_of, summarize
@@ -193,6 +194,10 @@ class Reads(Engine):
 
     async def _missing(self, parent: str, group: str) -> int:
         return int(await self._read("HGET", self._key(f"g:{parent}"), f"g{group}") or 0)
+
+    async def _holders(self, names: list[tuple[str, str]]) -> Mapping[tuple[str, str], HeldKey]:
+        texts = await self._read("MGET", *(self._key(f"k:{rows.key_name(*name)}") for name in names))
+        return {name: rows.held_key(*name, text) for name, text in zip(names, texts, strict=True) if text is not None}
 
     async def _usage(self, limit: str) -> list[Usage]:
         """Look at the keys of a limit that have permits or waiting jobs, and at those that have a bucket."""

@@ -37,6 +37,7 @@ from holdfast.core.model import (
     Use,
     WaitKind,
 )
+from holdfast.core.moves import HeldKey
 from holdfast.core.shared_limits import frees_permits
 from holdfast.core.summaries import StepCounts, StepSummary, summary_from
 from holdfast.core.unique import REFUSE, UNIQUE, stamp, until
@@ -141,6 +142,12 @@ def _unique(job: Job) -> list[Any] | bool:
 def key_name(type: str, key: str) -> str:
     """The name under which a key is stored."""
     return f"{len(type.encode())}:{type}:{key}"
+
+
+def held_key(type: str, key: str, text: bytes) -> HeldKey:
+    """A key as it is stored: {job, digest or stamp, until}."""
+    job, digest, until = unpack(text)
+    return HeldKey(type, key, job, digest, None if until is False else int(until))
 
 
 def _uses(uses: Sequence[Use]) -> list[Any]:

@@ -312,6 +312,9 @@ class SqliteEngine(Movable, Emptyable, Transactional, forking.Forkable):
         params = {"parent": parent, "name": group}
         return self._look("look", lambda db: int(db.execute(SQL.missing, params).fetchone()[0]))
 
+    def _holders(self, names: list[tuple[str, str]]) -> Awaitable[Mapping[tuple[str, str], HeldKey]]:
+        return self._look("look", lambda db: reads.holders(db, names))
+
     def _usage(self, limit: str) -> Awaitable[list[Usage]]:
         return self._look("look", lambda db: LimitRows(db, SQL, set()).usage(limit, self._clock()))
 

@@ -25,6 +25,7 @@ select coalesce(max(n), 0) + 1 from job;
 select id from job where id in (select value from json_each(:ids));
 
 -- name: key
+-- insert and holders: who has a key
 select job, digest, until from key where type = :type and key = :key;
 
 -- name: set_key

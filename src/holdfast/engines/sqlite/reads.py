@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Beat, Job, Presence, State, Step, StepState, Time, Where
-from holdfast.core.moves import Whole, put_together
+from holdfast.core.moves import HeldKey, Whole, put_together
 from holdfast.core.searches import SCAN_LIMIT, Page
 from holdfast.core.summaries import StepHead, StepSummary, gone
 from holdfast.engines.liveness import beat_answer
@@ -30,6 +30,12 @@ PAST_ALL_TEXTS = b""
 
 PAST_ALL_IDS = "~"
 """Sorts after every id: where a scan from the newest job starts."""
+
+
+def holders(db: sqlite3.Connection, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], HeldKey]:
+    """Who has these keys."""
+    found = ((name, db.execute(SQL.key, {"type": name[0], "key": name[1]}).fetchone()) for name in names)
+    return {name: HeldKey(*name, *row) for name, row in found if row is not None}
 
 
 def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[Job]:

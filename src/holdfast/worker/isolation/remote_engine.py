@@ -37,6 +37,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.model import Ask as PermitAsk
+from holdfast.core.moves import HeldKey
 from holdfast.core.references import Reference
 from holdfast.engines.contract import Clock, Engine, Guarantees
 from holdfast.engines.traits import Body, Transactional
@@ -254,6 +255,9 @@ class RemoteEngine(Engine, Transactional):
     async def count(self) -> Mapping[tuple[str, State], int]:
         """Ask for the counters."""
         return {(queue, state): number for queue, state, number in await self._ask("count")}
+
+    async def _holders(self, names: list[tuple[str, str]]) -> Mapping[tuple[str, str], HeldKey]:
+        raise Invalid("a job's process can't ask who has a key; only its worker can")
 
     def _usage(self, limit: str) -> Awaitable[list[Usage]]:
         return self._ask("usage", limit)
