@@ -1,35 +1,24 @@
-"""Queues with a bound: make room for a submit or refuse it; declare a bound, set and reset it. Must not know apps.
+"""The bounds of queues in a store: read, declare, set and reset them. Must not know who they let in (`room`).
 
 The record `queue/NAME` has what the worker that started last declares (`code`), and what a person has set, which beats
-code. A submit counts and then inserts, in two acts: a queue exceeds its bound by no more than the submits under way.
+code.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import DecodeError, Struct
 from msgspec.structs import replace
 
-from holdfast.core.errors import Invalid, NotFound, Outrun, QueueFull
+from holdfast.core.errors import Invalid, NotFound, Outrun
 from holdfast.core.keys import check_queue
 from holdfast.core.limits import REASON_CHARACTERS
-from holdfast.core.model import PAGE_LIMIT, Applied, Conflict, Event, Job, Record, Time, Where
-from holdfast.core.queue_bounds import SHED_OLDEST, WAITING, QueueBound, check_most_waiting, depth_of
+from holdfast.core.model import Conflict, Record, Time
+from holdfast.core.queue_bounds import QueueBound, check_most_waiting
 from holdfast.engines.contract import Engine
-from holdfast.jobs.consequences import end_change, notify_others
 
 QUEUE = "queue/"
 """The record `queue/NAME` has the bound of that queue."""
-
-SHED_AT_ONCE = 1_000
-"""How many jobs one submit sheds at most. Where more are too many, somebody has lowered the bound: it refuses."""
-
-PAGES_READ = 20
-"""How many pages of waiting jobs one submit reads to find jobs that it may shed."""
-
-RETRY_SECONDS = 5.0
-"""When a refused caller should try again."""
 
 CHANGE_TRIES = 20
 
@@ -73,72 +62,10 @@ async def read_bounds(engine: Engine) -> dict[str, BoundRecord]:
     return {record.name.removeprefix(QUEUE): bound_in(record) for record in await engine.records(QUEUE)}
 
 
-# By a submitter.
-
-
-async def make_room(engine: Engine, declared: Mapping[str, QueueBound], jobs: Sequence[Job]) -> None:
-    """Let these new jobs in, shed others for them, or raise QueueFull. Looks only at queues that are declared here."""
-    coming = Counter(job.queue for job in jobs if job.state in WAITING and job.queue in declared)
-    if not coming:
-        return
-    counts = await engine.count()
-    for queue, number in coming.items():
-        bound = await _bound(engine, declared[queue])
-        depth = depth_of(counts, queue)
-        excess = depth + number - bound.most_waiting
-        if excess <= 0:
-            continue
-        may_shed = bound.when_full == SHED_OLDEST and number <= bound.most_waiting and excess <= SHED_AT_ONCE
-        if not may_shed or await _shed(engine, bound, depth, excess) < excess:
-            raise _full(bound, depth, number)
-
-
-async def _bound(engine: Engine, declared: QueueBound) -> QueueBound:
-    """The bound that counts for a submitter: its own declaration, unless a person has set another number."""
-    name = QUEUE + declared.queue
-    for record in await engine.records(name):
-        if record.name == name and (person := bound_in(record).person) is not None:
-            return replace(declared, most_waiting=person.most_waiting)
-    return declared
-
-
-async def _shed(engine: Engine, bound: QueueBound, depth: int, number: int) -> int:
-    """Cancel so many of the oldest jobs that never started. Return how many no longer wait.
-
-    Children are spared: what a running job has submitted, it waits for.
-    """
-    note = {"reason": f"shed: queue {bound.queue} is full ({depth:,} jobs wait, at most {bound.most_waiting:,} may)"}
-    old = await _oldest(engine, bound.queue, number)
-    now = await engine.now()
-    changes = [await end_change(engine, job, Event.CANCEL, now, by="caller", note=note) for job in old]
-    for change, answer in zip(changes, await engine.commit(changes), strict=True):
-        if isinstance(answer, Applied):
-            await notify_others(engine, change, answer, by=change.by)
-    return len(old)
-
-
-async def _oldest(engine: Engine, queue: str, number: int) -> list[Job]:
-    found: list[Job] = []
-    after = ""
-    for _ in range(PAGES_READ):
-        page = await engine.find(Where(states=WAITING, queue=queue), after)
-        found += [job for job in page if job.epoch == 0 and job.parent is None]
-        if len(found) >= number or len(page) < PAGE_LIMIT:
-            break
-        after = page[-1].id
-    return found[:number]
-
-
-def _full(bound: QueueBound, depth: int, number: int) -> QueueFull:
-    more = "" if number == 1 else f", and {number:,} more would come"
-    return QueueFull(
-        f"queue {bound.queue} is full: {depth:,} jobs wait{more}, and at most {bound.most_waiting:,} may; nothing was "
-        f"submitted; try again in {RETRY_SECONDS:g} seconds, start more workers, or raise most_waiting",
-        queue=bound.queue,
-        depth=depth,
-        most_waiting=bound.most_waiting,
-        retry_after=RETRY_SECONDS,
-    )
+async def stored_bounds(engine: Engine) -> dict[str, QueueBound]:
+    """Return the bounds that count for callers that declare none themselves, by queue."""
+    found = {queue: record.now(queue) for queue, record in (await read_bounds(engine)).items()}
+    return {queue: bound for queue, bound in found.items() if bound is not None}
 
 
 # By a worker and by a person.

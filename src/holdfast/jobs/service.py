@@ -43,7 +43,6 @@ from holdfast.engines.records import PAUSE, WORKER, worker_in
 from holdfast.jobs.budgets import Budget, add_budget, budgets_of
 from holdfast.jobs.consequences import cancel_children, end_change, notify_others, presence_of, running_of
 from holdfast.jobs.flows import FLOW_TYPE, count_done
-from holdfast.jobs.full_queues import make_room
 from holdfast.jobs.large_values import check_arguments_within, keep_arguments
 from holdfast.jobs.limit_status import limit_waits
 from holdfast.jobs.pauses import Pause, pause_text, read_pauses
@@ -60,6 +59,7 @@ from holdfast.jobs.questions import (
 from holdfast.jobs.record_reads import by_job, pages_of, status_records
 from holdfast.jobs.replays import Said, doubts_left, keep_word, recorded_failures, said_of, with_words, words_spoken
 from holdfast.jobs.requests import NO_DEMANDS, Demands, Ids, JobRequest, new_job, random_ids
+from holdfast.jobs.room import find_room, shed
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.unique import check_within, replace_existing, replaces
 from holdfast.jobs.waiters import CHANGE_TRIES
@@ -101,7 +101,7 @@ class Jobs:
         """Submit jobs, all or none. For a key that is already known, return the job that has it.
 
         `now` is the store's time, if the caller has it already. With `connection`, the jobs become part of the caller's
-        open transaction.
+        open transaction. Other jobs aren't part of it, so a full queue then sheds none of them: it refuses.
 
         With `parent`, the jobs are children of the job that holds this lease, each in its group; their derived `ids`
         make it safe to submit them again. Raises KeyConflict if a key is in use with other arguments, and LeaseLost if
@@ -114,19 +114,20 @@ class Jobs:
             check_within(jobs)
             check_arguments_within(jobs)
             if self.bounds:
-                await make_room(self.engine, self.bounds, jobs)
+                await find_room(self.engine, self.bounds, jobs, may_shed=False)
             return await self.engine.insert_within(connection, jobs)
         return await self.insert(jobs, parent)
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """Insert jobs that `new` or `alike` built. A unique job with then="replace" replaces the one like it."""
-        if self.bounds and parent is None:
-            await make_room(self.engine, self.bounds, jobs)
+        sheds = await find_room(self.engine, self.bounds, jobs) if self.bounds and parent is None else ()
         jobs = await keep_arguments(self.engine, jobs)
         answers = await self.engine.insert(jobs, parent)
         for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
             if not answer.new and replaces(job, answer.id):
                 answers[place] = await replace_existing(self.engine, job, answer.id, parent)
+        if sheds:
+            await shed(self.engine, sheds, answers)
         return answers
 
     def new(self, requests: Sequence[JobRequest], now: Time, ids: Sequence[str] | None = None) -> list[Job]:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from holdfast import App, Unique
-from holdfast.core.errors import Duplicate, Invalid, KeyConflict, Moved
+from holdfast.core.errors import Duplicate, Invalid, KeyConflict, Moved, QueueFull
 from holdfast.core.model import State
 from holdfast.core.moves import MOVED, Mark
 from holdfast.engines.postgres.url import parse_url
@@ -375,3 +375,18 @@ def test_a_job_of_a_process_that_ends_at_once_is_heard_of(postgres_store: str, r
         await app.close()
 
     run(hear())
+
+
+def test_a_full_queue_sheds_nobody_for_a_transaction_that_may_roll_back(postgres_store: str, run):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        app.queue("default", most_waiting=1, when_full="shed_oldest")
+        first = await app.double.submit(1, key="k")
+        async with on_asyncpg(parse_url(postgres_store).dsn) as connection:
+            assert (await app.double.submit(1, key="k", connection=connection)).id == first.id
+            with pytest.raises(QueueFull, match=r"jobs can't be shed in your transaction \(connection=\)"):
+                await app.double.submit(2, connection=connection)
+        assert (await first.status()).state == "available"
+        await app.close()
+
+    run(live())

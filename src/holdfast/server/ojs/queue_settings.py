@@ -1,4 +1,4 @@
-"""What an administrator sets for a queue over HTTP, beside its bound. Must not enforce it (`jobs.full_queues`)."""
+"""What an administrator sets for a queue over HTTP, beside its bound. Must not enforce it (`jobs.room`)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -15,7 +15,7 @@ from holdfast.core.model import Event, Job, Time
 from holdfast.core.queue_bounds import QueueBound
 from holdfast.jobs.consequences import end_change, notify_others
 from holdfast.jobs.flows import is_member, resolved_args, results_before
-from holdfast.jobs.full_queues import read_bounds
+from holdfast.jobs.full_queues import stored_bounds
 from holdfast.jobs.remote_workers import Claim, RemoteWorkers
 from holdfast.jobs.requests import random_ids
 from holdfast.jobs.service import Jobs
@@ -71,12 +71,11 @@ class Ojs:
         now = asyncio.get_running_loop().time()
         if anew or now - self.bounds_read >= BOUNDS_SECONDS:
             self.bounds_read = now
-            found = {queue: record.now(queue) for queue, record in (await read_bounds(self.engine)).items()}
+            found = await stored_bounds(self.engine)
             settings = await queue_settings(self.engine) if found else {}
             self.bounds = {
                 queue: replace(bound, when_full=settings[queue].when_full) if queue in settings else bound
                 for queue, bound in found.items()
-                if bound is not None
             }
             self.warnings = {queue: one.warning_threshold for queue, one in settings.items()}
 
