@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Duplicate, KeyConflict, QueueFull, Unique
+from holdfast import App, Duplicate, KeyConflict, QueueFull, Run, Unique
 from holdfast.core.model import State, Where
 from holdfast.core.queue_bounds import depth_of
+from holdfast.jobs.full_queues import declare_bounds
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
 
@@ -135,19 +136,25 @@ async def test_a_key_that_has_run_out_needs_room_again(app, clock):
 
 @pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])
 async def test_a_crowd_keeps_the_bound_and_nobody_loses_a_job_that_answered(app, rounds, when_full):
-    """Many submitters at once, new jobs, keys and unique names in turn: no job goes but for a newer one."""
+    """Many submitters at once, new jobs, keys, unique names and schedules in turn: nobody takes another's place."""
     most, seats, calls = 12, 4, rounds(12, 200)
     clip = make_clip(app, most, when_full)
     accepted: set[str] = set()
     depths: list[int] = []
+    engine = (await app.open()).engine
+    await declare_bounds(engine, list(app.registry.bounds.values()), by="w-1")
+    await app.schedules.put(every="1h", job=clip.s(0), name="hourly")
 
     async def submitter(seat: int) -> None:
         chance = random.Random(seat)
         for call in range(calls):
             n = chance.randrange(8)
-            options: dict[str, Any] = chance.choice([{}, {"key": f"{n}"}, {"unique": SAME}])
+            options: dict[str, Any] | None = chance.choice([{}, {"key": f"{n}"}, {"unique": SAME}, None])
             try:
-                run = await clip.submit(n if options else 1_000 * seat + call + 8, **options)
+                if options is None:
+                    run: Run[int] = await app.schedules.run_now("hourly")
+                else:
+                    run = await clip.submit(n if options else 1_000 * seat + call + 8, **options)
             except QueueFull as error:
                 depths.append(error.depth)
             else:
@@ -155,7 +162,6 @@ async def test_a_crowd_keeps_the_bound_and_nobody_loses_a_job_that_answered(app,
 
     await asyncio.gather(*(submitter(seat) for seat in range(seats)))
 
-    engine = (await app.open()).engine
     jobs = await engine.find(Where(queue="video"))
     found = Counter(job.state for job in jobs)
     assert min(depths, default=most) >= most, "a queue with room refused"

@@ -11,11 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.conformance.given import DAY, HOUR, MINUTE, SECOND, START, StoreClock
-from holdfast.core.errors import StoreError
+from holdfast.core.errors import QueueFull, StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Conflict, Event, Job, Options, Presence, Record, State, Where
+from holdfast.core.queue_bounds import QueueBound
 from holdfast.core.schedules import SCHEDULE, TICKS_AT_ONCE, Definition, Schedule, Template, iso, next_tick
 from holdfast.engines.memory import MemoryEngine
+from holdfast.jobs.full_queues import declare_bounds
 from holdfast.jobs.schedules import (
     declare_schedules,
     find_schedule,
@@ -178,6 +180,16 @@ async def test_a_tick_is_on_time_if_a_worker_lived_through_it_however_late_a_lea
     assert await play.fired() == [tick(n) for n in range(1, 6)]
 
 
+@played
+async def test_more_ticks_on_time_than_fire_at_once_follow_in_their_order(play: Play) -> None:
+    await play.declare(replace(MINUTELY, every_ms=SECOND))
+    play.passes(250 * SECOND)
+    for number in (TICKS_AT_ONCE, 2 * TICKS_AT_ONCE, 250):
+        wait = await play.look()
+        assert await play.fired() == [tick(n, SECOND) for n in range(1, number + 1)]
+        assert (wait == 0) == (number < 250)
+
+
 async def missed(play: Play, rule: str) -> list[str]:
     """What fires when a worker starts after five ticks without one, and lives through a sixth."""
     await play.declare(replace(MINUTELY, missed=rule))
@@ -280,12 +292,127 @@ async def test_one_tick_waits_for_the_end_of_the_last_job(play: Play) -> None:
 
 
 @played
+async def test_a_tick_that_waits_is_in_the_heap_once_however_often_it_is_looked_at(play: Play) -> None:
+    engine = Counting(play.clock)
+    play.engine, leader = engine, play.another(engine)
+    await play.declare(replace(MINUTELY, overlap="wait"))
+    engine.written = 0
+    for _ in range(4 * 60):
+        play.passes(SECOND)
+        before = engine.written
+        await play.look(leader)
+        assert engine.written - before <= 1
+
+    assert engine.written == 4
+    assert len(leader._heap) == 1
+
+
+@played
+async def test_a_tick_that_waits_and_no_longer_fits_is_told_once(play: Play) -> None:
+    [job] = await overlapping(play, "wait")
+    play.misfit = "its arguments don't fit the job report any more"
+    await play.ends(job)
+    for _ in range(3):
+        play.passes(SECOND)
+        await play.look()
+
+    [entry] = await play.engine.records(SCHEDULE + "quarter")
+    one = await play.schedule()
+    assert (one.waiting, one.skipped, one.error) == (None, 2, play.misfit)
+    play.passes(SECOND)
+    await play.look()
+    assert await play.engine.records(SCHEDULE + "quarter") == [entry]
+
+
+@played
 async def test_the_next_tick_cancels_the_last_job(play: Play) -> None:
     jobs = await overlapping(play, "cancel_previous")
     ticks = [job for job in jobs if job.type == "report"]
     assert [job.state for job in ticks] == [State.CANCELLED, State.CANCELLED, State.ACTIVE]
     history = await play.engine.history(ticks[0].id)
     assert history[-1].note["reason"] == "the next tick of schedule quarter replaces it"
+
+
+# Full queues.
+
+
+async def bounded(play: Play, when_full: str, **fields: Any) -> list[Job]:
+    """Four ticks of a schedule whose queue holds two jobs."""
+    await declare_bounds(play.engine, [QueueBound("default", 2, when_full)], by="w-1")
+    await play.declare(replace(MINUTELY, **fields))
+    for _ in range(4):
+        play.passes(MINUTE)
+        await play.look()
+    return await play.engine.find(Where(type="report"))
+
+
+@played
+async def test_a_tick_into_a_full_queue_is_skipped_and_says_so(play: Play) -> None:
+    jobs = await bounded(play, "refuse")
+    assert await play.fired() == [tick(1), tick(2)]
+    one = await play.schedule()
+    assert one.skipped == 2
+    assert one.error.startswith("queue default is full: 2 jobs wait, and at most 2 may; a tick had no job")
+
+    await play.ends(jobs[0])
+    play.passes(MINUTE)
+    await play.look()
+    assert await play.fired() == [tick(1), tick(2), tick(5)]
+    assert (await play.schedule()).error == ""
+
+
+@played
+async def test_a_tick_into_a_queue_that_sheds_makes_room_for_itself(play: Play) -> None:
+    jobs = await bounded(play, "shed_oldest")
+    assert [job.state for job in jobs] == [State.CANCELLED, State.CANCELLED, State.AVAILABLE, State.AVAILABLE]
+    one = await play.schedule()
+    assert (one.skipped, one.error) == (0, "")
+
+
+@played
+async def test_of_several_ticks_as_many_fire_as_there_is_room_for(play: Play) -> None:
+    await declare_bounds(play.engine, [QueueBound("default", 2)], by="w-1")
+    await play.declare()
+    play.passes(5 * MINUTE)
+    await play.look()
+
+    assert await play.fired() == [tick(1), tick(2)]
+    assert (await play.schedule()).skipped == 3
+
+
+@played
+async def test_many_schedules_at_one_moment_keep_the_bound_of_their_queue(play: Play) -> None:
+    await declare_bounds(play.engine, [QueueBound("default", 5)], by="w-1")
+    await declare_schedules(play.engine, {f"s-{n}": MINUTELY for n in range(20)}, by="w-1")
+    play.starts("w-1", *(f"s-{n}" for n in range(20)))
+    play.passes(MINUTE)
+    await play.look()
+
+    assert len(await play.fired()) == 5
+
+
+@played
+async def test_a_tick_that_replaces_a_job_that_waits_needs_no_room(play: Play) -> None:
+    await declare_bounds(play.engine, [QueueBound("default", 1)], by="w-1")
+    await play.declare(replace(MINUTELY, overlap="cancel_previous"))
+    for _ in range(3):
+        play.passes(MINUTE)
+        await play.look()
+
+    jobs = await play.engine.find(Where(type="report"))
+    assert [job.state for job in jobs] == [State.CANCELLED, State.CANCELLED, State.AVAILABLE]
+
+
+@played
+async def test_a_schedule_that_a_person_runs_needs_room(play: Play) -> None:
+    await bounded(play, "refuse")
+    with pytest.raises(QueueFull, match="queue default is full: 2 jobs wait, and at most 2 may"):
+        await run_schedule(play.engine, "quarter", by="ann")
+
+    await declare_bounds(play.engine, [QueueBound("default", 2, "shed_oldest")], by="w-1")
+    await run_schedule(play.engine, "quarter", by="ann")
+    assert await play.fired() == [tick(1), tick(2), "run"]
+    assert (await play.engine.count())["default", State.AVAILABLE] == 2
 
 
 # Clocks.
@@ -373,6 +500,32 @@ async def test_a_moment_fires_once_and_never_again(play: Play) -> None:
         await play.look()
 
     assert await play.fired() == [iso(START + HOUR)]
+
+
+@played
+async def test_a_moment_that_nobody_lived_through_is_told_once(play: Play) -> None:
+    await put_schedule(play.engine, "launch", Definition(job=REPORT, at=START + HOUR), by="ann")
+    play.passes(2 * HOUR)
+    await play.look()
+    assert len((await play.schedule("launch")).changes) == 1, "nobody lives who could have fired it"
+    play.starts()
+    for _ in range(3):
+        play.passes(SECOND)
+        await play.look()
+        await play.look(play.another())
+
+    assert await play.fired() == []
+    _, change = (await play.schedule("launch")).changes
+    assert change.what.startswith(f"missed at {iso(START + HOUR)}: no worker lived that could fire it")
+
+
+@played
+async def test_a_declared_moment_that_has_passed_is_told_when_a_worker_starts(play: Play) -> None:
+    past = {"launch": Definition(job=REPORT, at=START - HOUR)}
+    [line] = await declare_schedules(play.engine, past, by="w-1")
+    assert line == f"schedule launch: {iso(START - HOUR)} is in the past, so it never fires; give a later time"
+
+    assert await declare_schedules(play.engine, past, by="w-2") == []
 
 
 @played
@@ -493,9 +646,14 @@ async def zoned(play: Play, tz: str) -> Schedule:
 
 
 class Counting(MemoryEngine):
-    """A store that counts its reads of schedules."""
+    """A store that counts its reads and writes of schedules."""
 
     read = 0
+    written = 0
+
+    async def put_record(self, name: str, *args: Any, **named: Any) -> Record | Conflict:
+        self.written += name.startswith(SCHEDULE)
+        return await super().put_record(name, *args, **named)
 
     async def records(self, prefix: str) -> list[Record]:
         found = await super().records(prefix)

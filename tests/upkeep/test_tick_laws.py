@@ -6,6 +6,7 @@ at the end the jobs in the store are compared with who lived when.
 
 import asyncio
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 
 from holdfast.conformance.given import SECOND, START, StoreClock
 from holdfast.core.errors import StoreError
-from holdfast.core.model import Conflict, Presence, Record, Time, Where
-from holdfast.core.schedules import SCHEDULE, Definition, Template, iso
+from holdfast.core.lifecycle import SETTLED, decide
+from holdfast.core.model import Conflict, Event, Job, Presence, Record, Time, Where
+from holdfast.core.schedules import SCHEDULE, Definition, Schedule, Template, iso
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs.schedules import declare_schedules
+from holdfast.jobs.schedules import declare_schedules, find_schedule, pause_schedule, resume_schedule
 from holdfast.upkeep.scheduling import Scheduling
 
 LIVES = 25
@@ -48,15 +50,18 @@ class Wire:
 class Life:
     """One life of a schedule: what happened, and what the store holds in the end."""
 
-    def __init__(self, number: int, kind: type[Scheduling], missed: str) -> None:
+    def __init__(self, number: int, kind: type[Scheduling], missed: str, overlap: str, *, pauses: bool) -> None:
         self.random = random.Random(number)
         self.clock = StoreClock(settable=True)
         self.engine = MemoryEngine(self.clock)
-        self.kind, self.missed = kind, missed
-        self.definition = Definition(job=Template(type="report"), every_ms=EVERY, missed=missed)
+        self.kind, self.missed, self.overlap, self.pauses = kind, missed, overlap, pauses
+        self.definition = Definition(job=Template(type="report"), every_ms=EVERY, missed=missed, overlap=overlap)
         self.living: dict[str, Presence] = {}
         self.leaders: dict[str, Scheduling] = {}
         self.lives: list[tuple[Time, Time]] = []
+        self.paused: list[tuple[Time, Time]] = []
+        """When the schedule was paused, and when it was resumed."""
+        self.paused_at: Time | None = None
         self.number = 0
 
     async def start(self) -> None:
@@ -77,6 +82,25 @@ class Life:
         leading = self.random.sample(sorted(self.leaders), min(len(self.leaders), self.random.choice((1, 1, 2))))
         looks = (self.leaders[worker].look(dict(self.living)) for worker in leading)
         await asyncio.gather(*looks, return_exceptions=True)
+        if self.overlap != "allow":
+            live = [job for job in await self.reports() if job.state not in SETTLED]
+            assert len(live) <= 1, f"a tick overlaps: {len(live)} jobs have not ended"
+
+    async def reports(self) -> list[Job]:
+        return await self.engine.find(Where(type="report"))
+
+    async def end_jobs(self) -> None:
+        for job in await self.engine.claim("w-any", ["default"], 1):
+            await self.engine.commit([decide(job, Event.COMPLETE, self.clock.now, by="w-any", result="1")])
+
+    async def pause_or_resume(self) -> None:
+        if self.paused_at is None:
+            await pause_schedule(self.engine, NAME, by="ann")
+            self.paused_at = self.clock.now
+        else:
+            await resume_schedule(self.engine, NAME, by="ann")
+            self.paused.append((self.paused_at, self.clock.now))
+            self.paused_at = None
 
     async def run(self) -> None:
         await self.start()
@@ -86,8 +110,14 @@ class Life:
                 await self.start()
             if self.living and self.random.random() < 0.25:
                 self.kill()
+            if self.overlap != "allow" and self.random.random() < 0.4:
+                await self.end_jobs()
+            if self.pauses and self.random.random() < 0.15:
+                await self.pause_or_resume()
             if self.random.random() < 0.8:
                 await self.look()
+        if self.paused_at is not None:
+            await self.pause_or_resume()
         self.clock.advance(1)
         if not self.living:
             await self.start()
@@ -96,20 +126,29 @@ class Life:
         self.lives += [(one.started_at, self.clock.now) for one in self.living.values()]
 
     async def judge(self) -> None:
-        fired = [job.options.meta["tick"] for job in await self.engine.find(Where())]
+        fired = [job.options.meta["tick"] for job in await self.reports()]
         assert len(set(fired)) == len(fired), "a tick fired twice"
         ticks = range(START + EVERY, self.clock.now + 1, EVERY)
         assert set(fired) <= {iso(tick) for tick in ticks}, "a job came from no tick, or before its time"
-        since = min(one.started_at for one in self.living.values())
+        rested = {iso(tick) for tick in ticks if any(start < tick <= end for start, end in self.paused)}
+        assert not rested & set(fired), "a tick fired that fell into a pause"
+        since = max(min(one.started_at for one in self.living.values()), *(end + 1 for _, end in self.paused), 0)
         through = {iso(tick) for tick in ticks if tick >= since}
-        assert through <= set(fired), "a worker lived through a tick that never fired"
+        one = (await find_schedule(self.engine, NAME))[1]
+        if self.overlap == "allow":
+            assert through <= set(fired), "a worker lived through a tick that never fired"
+        elif self.missed == "all" and not self.pauses:
+            waits = one.waiting is not None
+            assert len(fired) + one.skipped + waits == len(ticks), "a tick neither fired, nor waits, nor was skipped"
         if self.missed == "skip":
             lived = {iso(tick) for tick in ticks if any(start <= tick <= end for start, end in self.lives)}
             assert set(fired) <= lived, "a tick fired that nobody lived through"
 
 
-async def live(number: int, kind: type[Scheduling], missed: str) -> None:
-    life = Life(number, kind, missed)
+async def live(
+    number: int, kind: type[Scheduling], missed: str, overlap: str = "allow", *, pauses: bool = False
+) -> None:
+    life = Life(number, kind, missed, overlap, pauses=pauses)
     await life.run()
     await life.judge()
 
@@ -120,13 +159,27 @@ def test_the_laws_hold_in_every_life(missed: str) -> None:
         asyncio.run(live(number, Scheduling, missed))
 
 
+@pytest.mark.parametrize("missed", ["skip", "all"])
+@pytest.mark.parametrize("overlap", ["skip", "wait", "cancel_previous"])
+def test_jobs_never_overlap_and_every_tick_is_accounted_for(overlap: str, missed: str) -> None:
+    for number in range(LIVES):
+        asyncio.run(live(number, Scheduling, missed, overlap))
+
+
+@pytest.mark.parametrize("overlap", ["allow", "wait"])
+@pytest.mark.parametrize("missed", ["skip", "all"])
+def test_no_tick_of_a_pause_ever_fires(missed: str, overlap: str) -> None:
+    for number in range(LIVES):
+        asyncio.run(live(number, Scheduling, missed, overlap, pauses=True))
+
+
 # Planted bugs.
 
 
 class WithoutACompare(Scheduling):
     """A tick is written whatever is there."""
 
-    async def _fire(self, name: str, kept: Any, now: Time, busy: set[str]) -> None:
+    async def _fire(self, name: str, kept: Any, now: Time, busy: Mapping[str, Job]) -> None:
         engine = self._engine
 
         class Bold:
@@ -148,14 +201,14 @@ class WithoutACompare(Scheduling):
 class ByItsOwnClock(Scheduling):
     """The window is that of the worker's machine, which is ahead."""
 
-    async def _fire(self, name: str, kept: Any, now: Time, busy: set[str]) -> None:
+    async def _fire(self, name: str, kept: Any, now: Time, busy: Mapping[str, Job]) -> None:
         await super()._fire(name, kept, now + EVERY, busy)
 
 
 class OnlyTheNewest(Scheduling):
     """Of several ticks that were on time, only the newest fires."""
 
-    async def _fire(self, name: str, kept: Any, now: Time, busy: set[str]) -> None:
+    async def _fire(self, name: str, kept: Any, now: Time, busy: Mapping[str, Job]) -> None:
         last = kept.one.start + (now - kept.one.start) // EVERY * EVERY
         self._jumped_at = max(self._jumped_at or 0, last)
         await super()._fire(name, kept, now, busy)
@@ -164,7 +217,7 @@ class OnlyTheNewest(Scheduling):
 class WhoeverLived(Scheduling):
     """What nobody lived through fires, too."""
 
-    async def _fire(self, name: str, kept: Any, now: Time, busy: set[str]) -> None:
+    async def _fire(self, name: str, kept: Any, now: Time, busy: Mapping[str, Job]) -> None:
         self._living = type(self._living)({NAME: 0}, {}, None, None)
         await super()._fire(name, kept, now, busy)
 
@@ -172,7 +225,7 @@ class WhoeverLived(Scheduling):
 class NeverAgain(Scheduling):
     """After trouble with the store, a tick is forgotten."""
 
-    async def _settle(self, name: str, now: Time, busy: set[str]) -> None:
+    async def _settle(self, name: str, now: Time, busy: Mapping[str, Job]) -> None:
         kept = self._kept[name]
         try:
             await super()._settle(name, now, busy)
@@ -181,6 +234,46 @@ class NeverAgain(Scheduling):
             await self._engine.put_record(record.name, replace(kept.one, after=now).text(), record.version)
             self._mark = None
             raise
+
+
+class NeverBusy(Scheduling):
+    """It doesn't see that the last job has not ended."""
+
+    async def _fire(self, name: str, kept: Any, now: Time, busy: Mapping[str, Job]) -> None:
+        await super()._fire(name, kept, now, {})
+
+
+class ForgetsWhatItSkips(Scheduling):
+    """Ticks that were skipped are counted nowhere."""
+
+    async def _write(self, name: str, kept: Any, new: Schedule, jobs: Sequence[Job], now: Time) -> bool:
+        return await super()._write(name, kept, replace(new, skipped=kept.one.skipped), jobs, now)
+
+
+class DeafToPauses(Scheduling):
+    """A pause is not seen."""
+
+    def _plan_look(self, name: str, after: Time) -> None:
+        kept = self._kept[name]
+        kept.one = replace(kept.one, paused=None)
+        super()._plan_look(name, after)
+
+    async def _write(self, name: str, kept: Any, new: Schedule, jobs: Sequence[Job], now: Time) -> bool:
+        _, there = await find_schedule(self._engine, name)
+        return await super()._write(name, kept, replace(new, paused=there.paused), jobs, now)
+
+
+@pytest.mark.parametrize("bug", [NeverBusy, ForgetsWhatItSkips])
+def test_every_planted_bug_of_overlaps_is_caught(bug: type[Scheduling]) -> None:
+    with pytest.raises(AssertionError, match="tick"):
+        for number in range(LIVES):
+            asyncio.run(live(number, bug, "all", "wait"))
+
+
+def test_a_pause_that_is_not_seen_is_caught() -> None:
+    with pytest.raises(AssertionError, match="a tick fired that fell into a pause"):
+        for number in range(LIVES):
+            asyncio.run(live(number, DeafToPauses, "skip", pauses=True))
 
 
 @pytest.mark.parametrize("bug", [WithoutACompare, ByItsOwnClock, OnlyTheNewest, WhoeverLived, NeverAgain])

@@ -15,16 +15,20 @@ from holdfast.core.cron import last_time, next_time, parse_cron
 from holdfast.core.durations import as_utc, in_words
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import digest, new_id
+from holdfast.core.limits import INLINE_BYTES
 from holdfast.core.model import Options, Record, Time
 
 SCHEDULE = "schedule/"
 """The record `schedule/NAME` holds a schedule."""
 
 TICKS_AT_ONCE = 100
-"""How many ticks of one schedule fire at most when it catches up: the newest ones."""
+"""How many ticks of one schedule fire at once. More that are on time follow; of missed ones, the newest count."""
 
 SHORTEST_MS = 1_000
 """The shortest time between two ticks."""
+
+DEFINITION_BYTES = INLINE_BYTES // 2
+"""How large a definition may be, with the arguments of its job: it is a part of a record."""
 
 CHANGES_KEPT = 20
 """How many of the last changes of a schedule are kept."""
@@ -146,6 +150,12 @@ def check_definition(name: str, one: Definition) -> Definition:
     for option, value, known in (("missed", one.missed, MISSED), ("overlap", one.overlap, OVERLAP)):
         if value not in known:
             raise Invalid(f"{what}: {option}={value!r} is unknown; use {', '.join(map(repr, known))}")
+    size = len(msgspec.json.encode(one))
+    if size > DEFINITION_BYTES:
+        raise Invalid(
+            f"{what}: with its job's arguments it has {size >> 10:,} KiB, and {DEFINITION_BYTES >> 10} KiB are "
+            "allowed; keep the value elsewhere, and give the job a path or URL"
+        )
     return one
 
 
@@ -183,15 +193,32 @@ def newest_ticks(one: Schedule, zone: tzinfo, after: Time, until: Time, most: in
     return found[::-1]
 
 
+def oldest_ticks(one: Schedule, zone: tzinfo, after: Time, until: Time, most: int = TICKS_AT_ONCE) -> list[Time]:
+    """The first ticks after one moment, up to another, oldest first."""
+    found: list[Time] = []
+    while len(found) < most and (tick := next_tick(one, zone, after)) is not None and tick <= until:
+        found.append(tick)
+        after = tick
+    return found
+
+
+def missed_moment(one: Schedule, now: Time) -> Time | None:
+    """The moment at which a schedule should have fired once, if that has passed and it is not settled."""
+    at = one.definition.at
+    return at if at is not None and one.paused is None and one.after < at <= now else None
+
+
 def due_ticks(one: Schedule, zone: tzinfo, now: Time, lived_since: Time | None) -> list[Time]:
-    """The ticks that must fire now, oldest first.
+    """The ticks that must be settled now, oldest first.
 
     A worker that could fire this schedule has lived since `lived_since`; None if there is no such worker. Ticks from
-    then on are on time, however late it is now. What was before is missed, and `missed` decides.
+    then on are on time, however late it is now. What was before is missed, and `missed` decides. If there are
+    TICKS_AT_ONCE, there may be more. Where jobs don't overlap, only the newest matter, so older ones may be left out.
     """
     if one.paused is not None or lived_since is None:
         return []
-    on_time = newest_ticks(one, zone, max(one.after, lived_since - 1), now)
+    ticks_of = oldest_ticks if one.definition.overlap == "allow" else newest_ticks
+    on_time = ticks_of(one, zone, max(one.after, lived_since - 1), now)
     most = {"skip": 0, "once": 1, "all": TICKS_AT_ONCE - len(on_time)}[one.definition.missed]
     missed = newest_ticks(one, zone, one.after, min(now, lived_since - 1), most) if lived_since > one.after else []
     return [*missed, *on_time]
@@ -210,6 +237,12 @@ class Plan(Struct, frozen=True):
     waiting: Time | None = None
     skipped: int = 0
     cancels: bool = False
+
+    def cut(self, most: int) -> "Plan":
+        """The same with only so many jobs: the other ticks are skipped."""
+        left = self.fires[:most]
+        skipped = self.skipped + len(self.fires) - len(left)
+        return Plan(left, self.waiting, skipped, self.cancels and bool(left))
 
 
 def plan_ticks(one: Schedule, ticks: list[Time], *, is_busy: bool) -> Plan:

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import DecodeError
 from msgspec.structs import replace
 
-from holdfast.core.errors import Invalid, NotFound, Outrun
+from holdfast.core.errors import Invalid, NotFound, Outrun, QueueFull
 from holdfast.core.limits import REASON_CHARACTERS
-from holdfast.core.model import Conflict, Job, Record, Time
+from holdfast.core.model import Conflict, Inserted, Job, Record, Time
 from holdfast.core.schedules import (
     SCHEDULE,
     Definition,
@@ -32,7 +32,10 @@ from holdfast.core.schedules import (
 )
 from holdfast.core.suggestions import suggest
 from holdfast.engines.contract import Engine
+from holdfast.jobs.full_queues import stored_bounds
+from holdfast.jobs.large_values import keep_arguments
 from holdfast.jobs.requests import JobRequest, new_job, random_ids
+from holdfast.jobs.room import find_room, shed
 
 CHANGED = "schedules"
 """The record that counts the changes of schedules. Its text lists the names that were changed last."""
@@ -74,7 +77,7 @@ def zone_of(name: str) -> tzinfo:
             raise Invalid(f"tz={name!r}: this machine has no time zones; run pip install tzdata") from None
         by_lower = {zone.lower(): zone for zone in known} | {zone.rpartition("/")[2].lower(): zone for zone in known}
         meant = by_lower.get(name.lower().replace(" ", "_"))
-        hint = f"; did you mean {meant}?" if meant else suggest(name, known)
+        hint = f"; did you mean {meant}?" if meant else suggest(name, sorted(known))
         raise Invalid(f"there is no time zone {name!r}{hint or '; give a name like Europe/Berlin'}") from None
 
 
@@ -105,9 +108,28 @@ def fired(name: str, one: Schedule, plan: Plan, after: Time, now: Time) -> tuple
     return (replace(new, tick=plan.fires[-1], job=jobs[-1].id) if jobs else new), jobs
 
 
-def refused(one: Schedule, error: str, after: Time, now: Time) -> Schedule:
-    """Return the schedule after its ticks up to `after` could have no job, for this reason."""
-    return replace(one, after=max(one.after, after), error=error[:REASON_CHARACTERS], error_at=now)
+def refused(one: Schedule, plan: Plan, error: str, after: Time, now: Time) -> Schedule:
+    """Return the schedule after its ticks up to `after` were settled, but could have no job, for this reason."""
+    new = replace(one, after=max(one.after, after), waiting=plan.waiting, skipped=one.skipped + plan.cut(0).skipped)
+    return replace(new, error=error[:REASON_CHARACTERS], error_at=now)
+
+
+def full_words(full: QueueFull) -> str:
+    """Why a tick has no job: its queue is full."""
+    return (
+        f"queue {full.queue} is full: {full.depth:,} jobs wait, and at most {full.most_waiting:,} may; a tick had no "
+        "job; start more workers, raise most_waiting, or fire less often"
+    )
+
+
+def missed(one: Schedule, moment: Time, by: str, now: Time) -> Schedule:
+    """Return a schedule for one moment after it was missed: it never fires again."""
+    return replace(one, after=moment, changes=one.with_change(by, now, missed_words(moment)))
+
+
+def missed_words(moment: Time) -> str:
+    """What became of a schedule for one moment that nobody lived through."""
+    return f"missed at {iso(moment)}: no worker lived that could fire it, so it has no job (missed='skip')"
 
 
 def _tick_job(name: str, one: Schedule, what: str, at: Time, now: Time, *, tick: Time | None = None) -> Job:
@@ -167,6 +189,9 @@ async def _declare(engine: Engine, name: str, definition: Definition, by: str) -
             told.append(
                 f"schedule {name}: now {definition.words()}; other code declared {old.definition.words()} before"
             )
+        is_new = old is None or old.definition.timing() != definition.timing()
+        if is_new and definition.at is not None and definition.at <= now:
+            told.append(f"schedule {name}: {iso(definition.at)} is in the past, so it never fires; give a later time")
         return _defined(old, definition, now, by, f"code: {definition.words()}", is_code=True)
 
     await _update(engine, name, change)
@@ -223,14 +248,20 @@ async def resume_schedule(engine: Engine, name: str, *, by: str, reason: str = "
 
 
 async def run_schedule(engine: Engine, name: str, *, by: str, reason: str = "") -> str:
-    """Submit the schedule's job now, paused or not; return its id. Its ticks stay as they are."""
+    """Submit the schedule's job now, paused or not; return its id. Its ticks stay as they are.
+
+    Raises QueueFull if its queue is full and sheds nothing.
+    """
     _check_reason(reason)
     for _ in range(CHANGE_TRIES):
         record, one = await find_schedule(engine, name)
         now = await engine.now()
         job = _tick_job(name, one, f"run {record.version}", now, now)
+        sheds = await find_room(engine, await stored_bounds(engine), [job])
+        jobs = await keep_arguments(engine, [job])
         new = replace(one, job=job.id, changes=one.with_change(by, now, _because("run now", reason)))
-        if not isinstance(await engine.put_record(record.name, new.text(), record.version, [job]), Conflict):
+        if not isinstance(await engine.put_record(record.name, new.text(), record.version, jobs), Conflict):
+            await shed(engine, sheds, [Inserted(job.id, True)])
             await note_changed(engine, [name])
             return job.id
     raise Outrun(f"schedule {name}: others kept changing it, so nothing was submitted; try again")

@@ -5,27 +5,45 @@ and only those that changed are read again: so ten thousand of them cost next to
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.background import LogOnce
 from holdfast.core.durations import in_words
-from holdfast.core.errors import HoldfastError, Invalid, NotAllowed, NotFound, StoreError
+from holdfast.core.errors import HoldfastError, Invalid, NotAllowed, NotFound, QueueFull, StoreError
 from holdfast.core.lifecycle import SETTLED
-from holdfast.core.model import PAGE_LIMIT, Conflict, Presence, Record, Time
+from holdfast.core.model import PAGE_LIMIT, Conflict, Inserted, Job, Presence, Record, Time
+from holdfast.core.queue_bounds import WAITING, QueueBound
 from holdfast.core.schedules import (
     SCHEDULE,
+    TICKS_AT_ONCE,
     Plan,
     Schedule,
     due_ticks,
+    missed_moment,
     next_tick,
     plan_ticks,
     schedule_in,
 )
 from holdfast.engines.contract import Engine
-from holdfast.jobs.schedules import CHANGED, Fits, changed_names, fired, refused, zone_of
+from holdfast.jobs.full_queues import stored_bounds
+from holdfast.jobs.large_values import keep_arguments
+from holdfast.jobs.room import find_room, shed
+from holdfast.jobs.schedules import (
+    CHANGED,
+    Fits,
+    changed_names,
+    fired,
+    full_words,
+    missed,
+    missed_words,
+    refused,
+    zone_of,
+)
 from holdfast.jobs.service import Jobs
 from holdfast.safe_text import logger
 
@@ -48,11 +66,15 @@ FIRED_AT_ONCE = 50
 
 
 class Kept(Struct):
-    """A schedule as we know it, and when to look at it next."""
+    """A schedule as we know it, and when to look at it next: then it is in the heap, once for that moment.
+
+    `is_behind` says that it has more due ticks than fire at once.
+    """
 
     one: Schedule
     version: int
     at: Time | None = None
+    is_behind: bool = False
 
 
 class Living(Struct, frozen=True):
@@ -98,6 +120,9 @@ class Scheduling:
         self._worker = worker
         self._fits = fits
         self._trouble = LogOnce(log, "a schedule could not fire", "schedules fire again")
+        self._bounds: Mapping[str, QueueBound] = {}
+        self._entering = asyncio.Lock()
+        """Held while ticks enter a queue with a bound, so that they don't fill the same place twice."""
         self.forget()
 
     def forget(self) -> None:
@@ -119,6 +144,7 @@ class Scheduling:
         self._note_workers(present, now)
         due = self._pop_due(now)
         due += [name for name, kept in self._waiting().items() if name not in due]
+        self._bounds = await stored_bounds(self._engine) if due else {}
         busy = await self._busy([self._kept[name].one for name in due])
         for start in range(0, len(due), FIRED_AT_ONCE):
             await asyncio.gather(*(self._settle(name, now, busy) for name in due[start : start + FIRED_AT_ONCE]))
@@ -190,14 +216,14 @@ class Scheduling:
     def _plan_look(self, name: str, after: Time) -> None:
         """Look at a schedule again at its first tick after this moment."""
         kept = self._kept[name]
-        kept.at = None
+        before, kept.at = kept.at, None
         if kept.one.paused is not None:
             return
         try:
             kept.at = next_tick(kept.one, zone_of(kept.one.definition.tz), max(after, kept.one.after))
         except Invalid as error:  # this machine doesn't know its zone, or an older version its words
             log.warning("schedule %s: %s; it doesn't fire", name, error)
-        if kept.at is not None:
+        if kept.at is not None and kept.at != before:
             heappush(self._heap, (kept.at, name))
 
     def _note_workers(self, present: Mapping[str, Presence], now: Time) -> None:
@@ -209,6 +235,7 @@ class Scheduling:
             return
         self._workers, self._living, self._heap = workers, living(present), []
         for name, kept in self._kept.items():
+            kept.at = None
             self._plan_look(name, kept.one.after)
 
     def _check_clock(self, now: Time) -> None:
@@ -240,21 +267,23 @@ class Scheduling:
     def _pop_due(self, now: Time) -> list[str]:
         due = []
         while (at := self.next_at()) is not None and at <= now:
-            due.append(heappop(self._heap)[1])
+            _, name = heappop(self._heap)
+            self._kept[name].at = None
+            due.append(name)
         return due
 
     def _waiting(self) -> dict[str, Kept]:
         return {name: kept for name, kept in self._kept.items() if kept.one.waiting is not None}
 
-    async def _busy(self, due: list[Schedule]) -> set[str]:
-        """Return which of the last jobs of these schedules have not ended, if that matters."""
+    async def _busy(self, due: list[Schedule]) -> dict[str, Job]:
+        """Return the last jobs of these schedules that have not ended, by id, if that matters."""
         ids = list({one.job for one in due if one.job and one.definition.overlap != "allow"})
         found = []
         for start in range(0, len(ids), PAGE_LIMIT):
             found += await self._engine.get(ids[start : start + PAGE_LIMIT])
-        return {job.id for job in found if job is not None and job.state not in SETTLED}
+        return {job.id: job for job in found if job is not None and job.state not in SETTLED}
 
-    async def _settle(self, name: str, now: Time, busy: set[str]) -> None:
+    async def _settle(self, name: str, now: Time, busy: Mapping[str, Job]) -> None:
         """Settle the due ticks of one schedule. What is wrong with one doesn't stop the others."""
         kept = self._kept[name]
         try:
@@ -266,9 +295,9 @@ class Scheduling:
         except HoldfastError as error:
             self._trouble.say(error, f"schedule {name}: {error}")
         if self._kept.get(name) is kept:
-            self._plan_look(name, now)
+            self._plan_look(name, kept.one.after if kept.is_behind else now)
 
-    async def _fire(self, name: str, kept: Kept, now: Time, busy: set[str]) -> None:
+    async def _fire(self, name: str, kept: Kept, now: Time, busy: Mapping[str, Job]) -> None:
         one = kept.one
         since = self._living.since(name, one)
         if since is not None and since > now:  # the clock went back since that worker started
@@ -276,25 +305,51 @@ class Scheduling:
         if since is not None and self._jumped_at is not None:
             since = max(since, self._jumped_at)
         ticks = due_ticks(one, zone_of(one.definition.tz), now, since)
+        kept.is_behind = len(ticks) == TICKS_AT_ONCE
         plan = plan_ticks(one, ticks, is_busy=one.job in busy)
         if not ticks and plan == Plan(waiting=one.waiting):
+            if since is not None and (moment := missed_moment(one, now)) is not None:
+                log.warning("schedule %s: %s", name, missed_words(moment))
+                await self._write(name, kept, missed(one, moment, self._worker, now), [], now)
             return
         after = ticks[-1] if ticks else one.after
         why_not = self._fits(one.definition.job.type, one.definition.job.args) if plan.fires else None
         if why_not is None:
+            await self._submit(name, kept, plan, after, now, busy.get(one.job))
+        else:
+            log.warning("schedule %s: no job was submitted: %s", name, why_not)
+            await self._write(name, kept, refused(one, plan, why_not, after, now), [], now)
+
+    async def _submit(self, name: str, kept: Kept, plan: Plan, after: Time, now: Time, last: Job | None) -> None:
+        """Submit the jobs of these ticks. In a full queue, they shed others or are skipped, as its bound says."""
+        one, queue = kept.one, kept.one.definition.job.queue
+        async with self._entering if queue in self._bounds else nullcontext():
+            new, jobs = fired(name, one, plan, after, now)
+            is_freed = plan.cancels and last is not None and last.state in WAITING and last.queue == queue
+            try:
+                sheds = await find_room(self._engine, self._bounds, jobs, leaving=int(is_freed))
+            except QueueFull as full:
+                plan = plan.cut(max(0, full.most_waiting - full.depth + is_freed))
+                new, jobs = fired(name, one, plan, after, now)
+                new, sheds = replace(new, error=full_words(full), error_at=now), []
+                log.warning("schedule %s: %s", name, new.error)
             if plan.cancels:
                 await self._cancel(name, one.job)
-            new, jobs = fired(name, one, plan, after, now)
-        else:
-            new, jobs = refused(one, why_not, after, now), []
-            log.warning("schedule %s: no job was submitted: %s", name, why_not)
-        answer = await self._engine.put_record(SCHEDULE + name, new.text(), kept.version, jobs)
-        if isinstance(answer, Conflict):  # somebody else fired or changed it
-            await self._read_one(name, now)
-            return
-        kept.one, kept.version = new, answer.version
+            kept_jobs = await keep_arguments(self._engine, jobs)
+            if not await self._write(name, kept, new, kept_jobs, now):
+                return
+            await shed(self._engine, sheds, [Inserted(job.id, True) for job in jobs])
         for tick, job in zip(plan.fires, jobs, strict=False):
             log.info("schedule %s fired: job %s, %s late", name, job.id, in_words(max(0, now - tick)))
+
+    async def _write(self, name: str, kept: Kept, new: Schedule, jobs: Sequence[Job], now: Time) -> bool:
+        """Write a schedule with its new jobs, unless somebody else changed it. Return whether it is written."""
+        answer = await self._engine.put_record(SCHEDULE + name, new.text(), kept.version, jobs)
+        if isinstance(answer, Conflict):
+            await self._read_one(name, now)
+            return False
+        kept.one, kept.version = new, answer.version
+        return True
 
     async def _cancel(self, name: str, job: str) -> None:
         try:
