@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -24,6 +25,11 @@ async def report(kind: str) -> str:
 async def plain() -> None: ...
 
 
+@app.job
+async def sized(text: str) -> int:
+    return len(text)
+
+
 MANY: dict[str, Any] = {"every": "1m", "job": plain, "name": "x"}
 
 
@@ -41,6 +47,12 @@ MANY: dict[str, Any] = {"every": "1m", "job": plain, "name": "x"}
         (None, {"job": plain, "every": "1m", "tz": "Europe/Berlin"}, "tz= goes only with a cron expression"),
         (None, {"job": plain, "every": 0}, "every=0: give a time above 0"),
         (None, {"job": plain, "every": 0.01}, "schedule x: every= must be at least 1 s"),
+        (None, {"job": plain, "every": "15x"}, "schedule x: every='15x' is not a duration"),
+        (None, {"job": plain, "every": "1m", "jitter": -1}, "schedule x: jitter=-1 is not a duration"),
+        ("@daily", {"job": plain, "tz": None}, "schedule x: tz=None: give the name of a time zone"),
+        ("@daily", {"job": plain, "tz": ZoneInfo("Asia/Tokyo")}, "give the name of a time zone, like tz='Asia/Tokyo'"),
+        ("@daily", {"job": plain, "tz": "Europe"}, "Europe/Amsterdam, Europe/Andorra or Europe/Astrakhan?"),
+        ("@daily", {"job": sized.s("x" * 600_000)}, "schedule x: with its job's arguments it has 586 KiB, and 512 KiB"),
         (None, {"job": plain, "every": "soon"}, "'soon' is not a duration"),
         (None, {"job": plain, "at": datetime(2040, 1, 1)}, "give a datetime with a time zone"),  # noqa: DTZ001
         ("@daily", {"job": plain, "missed": "some"}, "missed='some' is unknown; use 'skip', 'once', 'all'"),
@@ -90,6 +102,24 @@ def test_a_job_of_a_tick_has_the_options_of_its_job() -> None:
         ("reports", 7, ("a",), 1)
     ] * 2
     assert [job.result for job in found] == ['"k"', '"k"']
+
+
+def test_large_arguments_of_a_tick_are_kept_as_those_of_a_submit() -> None:
+    one = App("memory:")
+
+    @one.job
+    async def size(text: str) -> int:
+        return len(text)
+
+    one.schedule(every="1m", job=size.s("x" * 300_000), name="x")
+    with in_memory(one) as test:
+        test.advance("61s")
+        one.sync.call(one.schedules.run_now("x"))
+        test.advance("1s")
+        found = one.sync.call(one.engine.find(Where()))
+
+    assert [job.result for job in found] == ["300000"] * 2
+    assert all(len(job.args) < 1_000 for job in found), "the value is in the blob store"
 
 
 def test_daylight_saving_in_virtual_time() -> None:
@@ -151,6 +181,15 @@ async def test_a_schedule_that_no_living_worker_declares_is_marked() -> None:
 
     assert gone.trouble.startswith("no living worker declares it, so it doesn't fire")
     assert unknown.trouble.startswith("no living worker knows its job nobody.knows")
+
+
+async def test_a_schedule_without_any_living_worker_says_so() -> None:
+    one = App("memory:")
+    await one.schedules.put(every="1h", job=one.s("note"), name="put")
+    assert (await one.schedules.get("put")).trouble.startswith("no worker lives, so it doesn't fire")
+
+    await one.schedules.pause("put", by="ann")
+    assert (await one.schedules.get("put")).trouble == ""
 
 
 async def test_arguments_that_no_longer_fit_are_told() -> None:

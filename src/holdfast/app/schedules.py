@@ -130,12 +130,12 @@ def define_with(
     definition = Definition(
         job=job,
         cron=" ".join((cron or "").split()),
-        every_ms=0 if every is None else milliseconds(every),
+        every_ms=0 if every is None else _duration(name, "every", every),
         at=None if at is None else _moment(name, at),
-        tz=tz,
+        tz=_zone_name(name, tz),
         missed=missed,
         overlap=overlap,
-        jitter_ms=0 if jitter is None else milliseconds(jitter),
+        jitter_ms=0 if jitter is None else _duration(name, "jitter", jitter),
     )
     if every is not None and not definition.every_ms:
         raise Invalid(f"schedule {name}: every={every!r}: give a time above 0")
@@ -177,6 +177,20 @@ def template_of(name: str, job: Any) -> Template:
         expires_ms=call.expires_ms,
         options=call.options,
     )
+
+
+def _duration(name: str, option: str, given: Duration) -> int:
+    try:
+        return milliseconds(given)
+    except Invalid as error:
+        raise Invalid(f"schedule {name}: {option}={error}") from None
+
+
+def _zone_name(name: str, tz: Any) -> str:
+    if isinstance(tz, str):
+        return tz
+    key = getattr(tz, "key", None) or "Europe/Berlin"
+    raise Invalid(f"schedule {name}: tz={tz!r}: give the name of a time zone, like tz={key!r}")
 
 
 def _moment(name: str, at: Any) -> Time:

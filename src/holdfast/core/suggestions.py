@@ -6,6 +6,9 @@ from difflib import get_close_matches
 SIMILARITY = 0.75
 """How similar two words must be, from 0 to 1, for one to be a typing error of the other."""
 
+SUGGESTED = 3
+"""How many names are suggested at most: the first ones."""
+
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean status?" if known names begin with the word or resemble it, else an empty text."""
@@ -14,7 +17,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     close = [name for name in names if bare and name.startswith(bare)]
     close = close or [name for name in names if len(bare) > 2 and sorted(name) == sorted(bare)]  # "kye"
     close = [names[name] for name in close or get_close_matches(bare, names, cutoff=SIMILARITY)]
-    return f"; did you mean {listed(close)}?" if close else ""
+    return f"; did you mean {listed(close[:SUGGESTED])}?" if close else ""
 
 
 def listed(names: Iterable[str]) -> str:

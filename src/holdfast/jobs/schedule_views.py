@@ -98,7 +98,7 @@ def _view(name: str, one: Schedule, alive: Sequence[Presence], job: Job | None, 
         waiting=one.waiting,
         skipped=one.skipped,
         paused=one.paused,
-        trouble=wrong or _trouble(one, declared, alive, now),
+        trouble=wrong or _trouble(one, declared or not upcoming, alive, now),
         changes=one.changes,
     )
 
@@ -124,7 +124,8 @@ def is_declared(name: str, one: Schedule, alive: Sequence[Presence]) -> bool:
     return any(worker.types is None or one.definition.job.type in worker.types for worker in alive)
 
 
-def _trouble(one: Schedule, declared: bool, alive: Sequence[Presence], now: Time) -> str:
+def _trouble(one: Schedule, fine: bool, alive: Sequence[Presence], now: Time) -> str:
+    """What is wrong with a schedule. `fine` says that a worker stands for it, or that it never fires again."""
     if one.error:
         return one.error
     if one.after - now > AHEAD_MS:
@@ -132,8 +133,10 @@ def _trouble(one: Schedule, declared: bool, alive: Sequence[Presence], now: Time
             f"its last tick is {in_words(one.after - now)} ahead of the store's clock, which was wrong then or is "
             "wrong now; it rests until the clock is there, or until holdfast schedules resume"
         )
-    if declared or one.paused is not None or not alive:
+    if fine or one.paused is not None:
         return ""
+    if not alive:
+        return "no worker lives, so it doesn't fire; start one: holdfast worker MODULE:APP"
     if one.is_code:
         return "no living worker declares it, so it doesn't fire; start a worker with its code, or remove it"
     return f"no living worker knows its job {one.definition.job.type}, so it doesn't fire; start one, or remove it"

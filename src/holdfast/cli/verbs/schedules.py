@@ -88,6 +88,8 @@ def _lines(one: ScheduleView, now: Time) -> Iterator[Text]:
         yield Text(f"  next {_clock(one, one.next[0])}, {ago(one.next[0], now)}")
     elif not one.trouble:
         yield Text("  never fires again", style="dim")
+        if one.tick is None and one.changes and one.changes[-1].what.startswith("missed"):
+            yield Text(f"  {one_line(one.changes[-1].what, 400)}", style="yellow")
     if one.job:
         state = "no longer kept" if one.job_state is None else str(one.job_state)
         tick = f"last {_clock(one, one.tick)}, {ago(one.tick, now)}, " if one.tick is not None else "last "
@@ -95,7 +97,8 @@ def _lines(one: ScheduleView, now: Time) -> Iterator[Text]:
     if one.waiting is not None:
         yield Text(f"  the tick of {_clock(one, one.waiting)} waits for the end of that job")
     if one.skipped:
-        yield Text(f"  {plural(one.skipped, 'tick')} skipped, because the job before had not ended", style="dim")
+        why = "the job before had not ended, or there could be none"
+        yield Text(f"  {plural(one.skipped, 'tick')} skipped: {why}", style="dim")
     if one.trouble:
         yield Text(f"  {one_line(one.trouble, 400)}", style="red")
 
