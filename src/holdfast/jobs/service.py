@@ -86,6 +86,10 @@ class Jobs:
         """How many jobs may wait in which queues, for what is submitted here outside jobs."""
         self._ids = ids or random_ids()
 
+    def within(self, bounds: Mapping[str, QueueBound]) -> "Jobs":
+        """Return the jobs of the same store, for submits that respect these bounds of queues."""
+        return Jobs(self.engine, self._ids, bounds) if bounds else self
+
     # Submitting.
 
     async def submit(

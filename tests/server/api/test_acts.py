@@ -1,7 +1,14 @@
 """Submits and acts over HTTP: typed where the app is loaded, refused with a code and what to do."""
 
 import pytest
+from msgspec import to_builtins
 
+from holdfast.conformance.given import START
+from holdfast.core.keys import new_id
+from holdfast.core.model import State
+from holdfast.core.queue_bounds import QueueBound
+from holdfast.jobs.full_queues import declare_bounds
+from holdfast.jobs.requests import JobRequest, new_job
 from tests.server.api.film import make_app, served, settled
 
 
@@ -48,6 +55,30 @@ async def test_without_an_app_arguments_are_stored_as_they_are():
         assert await client.look(f"/jobs/{id}/arguments") == [1, {"a": 2}]
         assert (await client.look(f"/jobs/{id}"))["job"]["queue"] == "video"
     assert by_name.status_code == 400
+
+
+@pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])
+async def test_without_an_app_the_bounds_of_the_store_count(when_full):
+    app = make_app()
+    async with served(app, typed=False) as (_, client):
+        await declare_bounds(app.engine, [QueueBound("video", 1, when_full)], by="w-1")
+        body = {"type": "film", "args": [], "queue": "video"}
+        first = await client.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "one"})
+        again = await client.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": "one"})
+        other = await client.post("/api/v1/jobs", json=body)
+        remote = [to_builtins(new_job(JobRequest(type="film", queue="video"), new_id(START, 1), START))]
+        inserted = await client.post("/api/v1/store/insert", json=remote)
+        counts = await app.engine.count()
+
+    assert first.status_code == 201
+    assert first.json()["id"] == again.json()["id"]
+    assert counts["video", State.AVAILABLE] == 1
+    if when_full == "refuse":
+        assert [(answer.status_code, answer.json()["code"]) for answer in (other, inserted)] == [
+            (429, "queue_full")
+        ] * 2
+    else:
+        assert (other.status_code, inserted.status_code, counts["video", State.CANCELLED]) == (201, 200, 2)
 
 
 async def test_a_question_is_shown_with_its_form_refused_if_it_does_not_fit_and_answered():

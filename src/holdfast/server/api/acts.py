@@ -43,6 +43,7 @@ from holdfast.server.api.requests import (
     SubmitRequest,
 )
 from holdfast.server.bodies import json_reply
+from holdfast.server.known_bounds import KnownBounds
 
 ACT, SUBMIT, REVIEW = "act", "submit", "review"
 
@@ -124,7 +125,8 @@ async def _submit_plain(ask: Ask, body: SubmitRequest, key: str | None, now: int
         expires_at=_expiry(body.expires, now),
         options=Options(tags=body.tags, meta=body.meta),
     )
-    [answer] = await ask.jobs.submit([request], now=now)
+    jobs = await ask.call.server.part(KnownBounds).within(ask.jobs)
+    [answer] = await jobs.submit([request], now=now)
     return answer.id
 
 

@@ -16,6 +16,7 @@ from holdfast.engines.store_calls import CALLS, READABLE, WAIT_SECONDS, WRITABLE
 from holdfast.jobs.requests import JobRequest, new_job
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.bodies import json_reply
+from holdfast.server.known_bounds import KnownBounds
 
 INSERT_BYTES = 64 << 20
 """The largest body of an insert: a thousand jobs."""
@@ -48,7 +49,8 @@ async def insert(ask: Ask) -> Response:
     """Submit new jobs, all or none. The server makes them anew: a caller chooses no state."""
     given: list[Job] = await _given(ask, list[Job])
     now = await ask.jobs.engine.now()
-    answers: list[Inserted] = await ask.jobs.insert([_remade(job, now) for job in given])
+    jobs = await ask.call.server.part(KnownBounds).within(ask.jobs)
+    answers: list[Inserted] = await jobs.insert([_remade(job, now) for job in given])
     return json_reply(answers)
 
 

@@ -64,7 +64,7 @@ class Ojs:
 
     def with_bounds(self) -> Jobs:
         """The jobs, for submits that respect the bounds of queues."""
-        return Jobs(self.engine, bounds=self.bounds) if self.bounds else self.jobs
+        return self.jobs.within(self.bounds)
 
     async def read_bounds(self, *, anew: bool = False) -> None:
         """Read the bounds of queues, if that was long ago."""
