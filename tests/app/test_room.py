@@ -3,13 +3,16 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from holdfast import App, Duplicate, KeyConflict, QueueFull, Run, Unique
-from holdfast.core.model import State, Where
+from holdfast import App, Duplicate, KeyConflict, QueueFull, Unique
+from holdfast.core.model import Job, State, Where
 from holdfast.core.queue_bounds import depth_of
+from holdfast.engines.contract import Engine
+from holdfast.jobs import room
 from holdfast.jobs.full_queues import declare_bounds
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -134,39 +137,82 @@ async def test_a_key_that_has_run_out_needs_room_again(app, clock):
         await clip.submit(1, key="k", key_for="1m")
 
 
-@pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])
-async def test_a_crowd_keeps_the_bound_and_nobody_loses_a_job_that_answered(app, rounds, when_full):
+# A crowd.
+
+SEATS, MOST = 4, 12
+
+
+async def crowd(app: App, when_full: str, calls: int) -> None:
     """Many submitters at once, new jobs, keys, unique names and schedules in turn: nobody takes another's place."""
-    most, seats, calls = 12, 4, rounds(12, 200)
-    clip = make_clip(app, most, when_full)
+    clip = make_clip(app, MOST, when_full)
     accepted: set[str] = set()
-    depths: list[int] = []
+    known: dict[tuple[str, int], str] = {}
     engine = (await app.open()).engine
     await declare_bounds(engine, list(app.registry.bounds.values()), by="w-1")
     await app.schedules.put(every="1h", job=clip.s(0), name="hourly")
 
+    async def submit(kind: str, n: int) -> str:
+        if kind == "tick":
+            return (await app.schedules.run_now("hourly")).id
+        if kind == "key":
+            return (await clip.submit(n, key=f"{n}")).id
+        return (await (clip.submit(n, unique=SAME) if kind == "unique" else clip.submit(1_000 + n))).id
+
     async def submitter(seat: int) -> None:
         chance = random.Random(seat)
-        for call in range(calls):
-            n = chance.randrange(8)
-            options: dict[str, Any] | None = chance.choice([{}, {"key": f"{n}"}, {"unique": SAME}, None])
+        for _ in range(calls):
+            name = chance.choice(("new", "key", "unique", "tick")), chance.randrange(8)
+            stays = name[0] == "key" or (name[0] == "unique" and when_full == "refuse")
+            before = known.get(name) if stays else None
             try:
-                if options is None:
-                    run: Run[int] = await app.schedules.run_now("hourly")
-                else:
-                    run = await clip.submit(n if options else 1_000 * seat + call + 8, **options)
-            except QueueFull as error:
-                depths.append(error.depth)
+                id = await submit(*name)
+            except QueueFull:
+                assert before is None, "a job that is there found no room"
             else:
-                accepted.add(run.id)
+                assert before in (None, id), "another job answered"
+                known[name] = id
+                accepted.add(id)
 
-    await asyncio.gather(*(submitter(seat) for seat in range(seats)))
+    await asyncio.gather(*(submitter(seat) for seat in range(SEATS)))
 
-    jobs = await engine.find(Where(queue="video"))
+    jobs = await engine.find(Where(queue="video"), limit=1_000)
     found = Counter(job.state for job in jobs)
-    assert min(depths, default=most) >= most, "a queue with room refused"
     assert {job.id for job in jobs} == accepted, "a refused submit left a job, or an accepted one has none"
-    assert found[State.AVAILABLE] <= most + seats - 1, "the bound was exceeded by more than the submits under way"
-    assert found[State.AVAILABLE] >= most - (seats - 1 if when_full == "shed_oldest" else 0)
+    assert found[State.AVAILABLE] <= MOST + SEATS - 1, "the bound was exceeded by more than the submits under way"
+    assert found[State.AVAILABLE] >= MOST - (SEATS - 1 if when_full == "shed_oldest" else 0), "too many were shed"
     if when_full == "refuse":
         assert set(found) == {State.AVAILABLE}
+
+
+@pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])
+async def test_a_crowd_keeps_the_bound_and_each_known_job_answers(app, rounds, when_full):
+    await crowd(app, when_full, rounds(12, 60))
+
+
+async def everybody_is_new(engine: Engine, jobs: Sequence[Job]) -> room.Arrivals:
+    return room.Arrivals(jobs, ())
+
+
+async def always_room(*_: Any, **__: Any) -> list[room.Shed]:
+    return []
+
+
+async def nobody_leaves(*_: Any) -> int:
+    return 0
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("bug", "where", "when_full"),
+    [
+        (everybody_is_new, "room._arrivals", "refuse"),
+        (always_room, "service.find_room", "refuse"),
+        (always_room, "schedules.find_room", "refuse"),
+        (nobody_leaves, "room._cancel", "shed_oldest"),
+    ],
+)
+async def test_every_planted_bug_is_caught(app, monkeypatch, bug, where, when_full):
+    monkeypatch.setattr(f"holdfast.jobs.{where}", bug)
+
+    with pytest.raises(AssertionError, match="no room|the bound was exceeded"):
+        await crowd(app, when_full, 40)

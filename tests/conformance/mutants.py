@@ -1153,6 +1153,14 @@ class AReplacedJobKeepsItsName(Tables):
 
 
 @mutant("unique")
+class NobodyIsSaidToHaveANameThatIsOld(Tables):
+    """Who has a name is told only while the job is there: tombstones are left out."""
+
+    def holders(self, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], HeldKey]:
+        return {name: one for name, one in super().holders(names).items() if one.job in self.jobs}
+
+
+@mutant("unique")
 class EveryStateCounts(Tables):
     """A job that has ended keeps others out."""
 
