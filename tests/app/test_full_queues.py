@@ -185,6 +185,23 @@ async def test_a_job_submits_only_so_many_children(app):
         app.job(most_children=-1)(tree.spec.function)
 
 
+async def test_too_many_children_are_final_at_once(app):
+    @app.job
+    async def leaf(n: int) -> int:
+        return n
+
+    @app.job(most_children=3, retries=5)
+    async def tree() -> int:
+        return len(await leaf.submit_many(range(4)))
+
+    async with app.worker():
+        run = await tree.submit()
+        with pytest.raises(JobFailed, match="would have 4 children, and a job of this type may submit 3"):
+            await run.result(timeout=30)
+
+    assert [entry.event for entry in await run.history()] == ["submit", "claim", "exhaust"]
+
+
 def test_blocking_code_meets_a_full_queue(app):
     app.queue("video", most_waiting=1)
     clip = make_clip(app)

@@ -28,6 +28,11 @@ from holdfast.worker.tries import Stopped
 UNIQUE_PATH = "~unique/"
 """The path under which a job records which job was found instead of a unique child that it submitted."""
 
+
+class TooManyChildren(NotAllowed, Invalid):
+    """The code of a job submits more children than its type may. Another attempt would do the same, so it is final."""
+
+
 Prepare = Callable[[Any], tuple[JobRequest, BadValue | None]]
 """Makes the request for an item. The second value says why JSON would change the item; then no child may be made."""
 
@@ -208,7 +213,7 @@ def _count_children(attempt: Attempt, known: Mapping[str, Job], ids: Sequence[st
     fresh = {id for id in ids if id not in known and id not in journal.child_ids}
     number = len(known) + len(journal.child_ids) + len(fresh)
     if number > most:
-        raise NotAllowed(
+        raise TooManyChildren(
             f"job {attempt.job.id} ({attempt.job.type}) would have {number:,} children, and a job of this type may "
             f"submit {most:,}; submit fewer, let the children submit some of them, or raise @app.job(most_children=…)"
         )
