@@ -24,6 +24,9 @@ SHED_AT_ONCE = 1_000
 PAGES_READ = 20
 """How many pages of waiting jobs one submit reads to find jobs that it may shed."""
 
+FEW = 20
+"""How many more jobs the first of these pages has than are needed: most of the oldest jobs never started."""
+
 SHED_TRIES = 20
 """How often a submit looks for others to shed, if workers or other submits were faster."""
 
@@ -170,13 +173,13 @@ def _counts(one: HeldKey, holder: Job | None, job: Job) -> bool:
 
 async def _oldest(engine: Engine, queue: str, number: int, spared: Collection[str]) -> list[Job]:
     found: list[Job] = []
-    after = ""
+    after, limit = "", min(PAGE_LIMIT, number + FEW)
     for _ in range(PAGES_READ):
-        page = await engine.find(Where(states=WAITING, queue=queue), after)
+        page = await engine.find(Where(states=WAITING, queue=queue), after, limit)
         found += [job for job in page if job.epoch == 0 and job.parent is None and job.id not in spared]
-        if len(found) >= number or len(page) < PAGE_LIMIT:
+        if len(found) >= number or len(page) < limit:
             break
-        after = page[-1].id
+        after, limit = page[-1].id, PAGE_LIMIT
     return found[:number]
 
 
