@@ -427,7 +427,7 @@ class App:
         All jobs are submitted in one operation, or none. Emitting the same `id` again submits nothing new, and raises
         KeyConflict if the payload differs. The payload must fit the type hint of every subscriber in this program, or
         it raises BadValue. With `connection`, the jobs become part of your own transaction, as in `submit`. Inside a
-        job, an event without an id gets the same one whenever the job runs again.
+        job, an event without an id gets the same one whenever the job runs again with the same payload.
 
         Subscribers in other programs get the event, too, once a worker with their code has been started.
         """
