@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from holdfast import App, Blob, BlobGone, JobFailed, step
+from holdfast import App, Blob, BlobGone, JobFailed, batch, chain, group, step
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.core.references import is_kept_outside
 from holdfast.jobs.large_values import references_of, stream
@@ -61,6 +61,36 @@ async def test_large_values_and_files_come_back_as_they_were(app, tmp_path):
     assert is_kept_outside(job.result)
     assert is_kept_outside(steps["describe"])
     assert len(steps["render"]) < 300
+
+
+async def test_files_and_large_values_in_the_results_of_flows_can_be_read(app, tmp_path):
+    @app.job
+    async def shoot(n: int) -> Blob:
+        path = tmp_path / f"take{n}"
+        path.write_bytes(b"take" * n)
+        return await Blob.from_path(path)
+
+    @app.job
+    async def describe(n: int) -> str:
+        return "word" * n
+
+    @app.job
+    async def outer() -> tuple[int, int]:
+        takes = await (await group([shoot.s(1), shoot.s(2)]).submit()).result()
+        async with takes[1].open() as stream:
+            size = len(await stream.read())
+        return size, len(await (await chain(describe.s(LARGE)).submit()).result())
+
+    async with app.worker():
+        for flow in (chain(shoot.s(5)), group([shoot.s(5)]), batch([shoot.s(5)]), chain(group(shoot.s(5)))):
+            run = await flow.submit()
+            for one in (run, await app.run(run.id)):
+                result = await one.result(timeout=60)
+                take = result[0] if isinstance(result, list) else result
+                await take.save_to(tmp_path / "copy")
+                assert (tmp_path / "copy").read_bytes() == b"take" * 5
+        assert await (await chain(describe.s(LARGE)).submit()).result(timeout=60) == "word" * LARGE
+        assert await (await outer.submit()).result(timeout=60) == (8, 4 * LARGE)
 
 
 async def test_a_recorded_large_result_answers_a_later_attempt(app):
