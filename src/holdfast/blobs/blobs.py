@@ -20,6 +20,7 @@ from pathlib import Path
 from holdfast.blobs import threads
 from holdfast.blobs.local import LocalFile, find_file
 from holdfast.blobs.store import BlobStore, NoObject
+from holdfast.core.canonical import sized
 from holdfast.core.errors import BlobGone, BlobsAway, Invalid
 from holdfast.core.references import (
     Reference,
@@ -65,17 +66,18 @@ class Blobs:
     async def keep(self, text: str, job: str, where: str = "the value", *, always: bool = False) -> str:
         """Return what to record of a value: its text, or a reference to it. With `always`, even if it is small.
 
+        Without a blob store, a small value stays in its record. Raises BadValue if it is too large.
         The blob is stored, and every file that the value names is marked, before this returns.
         """
         if not always and not may_need_blobs(text):
             return text
-        check_own(text, where)
+        check_own(sized(text, where), where)
         files = [one for one in references_in(text) if not one.is_value]
         if not always and not files and not is_large(text):
             return text
         await self.ready(create=True)
         if self.store is None:
-            if files or always:
+            if files:
                 raise Invalid(f"{where}: {NO_STORE}")
             return check_inline(text, where)
         if files:

@@ -43,7 +43,7 @@ async def run_handler(attempt: Attempt) -> str:
             return spec.function(*args, **kwargs)
 
         value = await run_in_thread(contextvars.copy_context(), work)
-    text = spec.signature.result.encode(value)
+    text, _ = spec.signature.result.part(value)  # whoever keeps it says whether it is too large
     if attempt.keeps_result and (may_need_blobs(text) or attempt.job.options.keep_result_ms is not None):
         return await keep_job_result(attempt, text)
     return text
