@@ -1,15 +1,18 @@
 """Large values and files travel by reference, on every engine, and come back as they were."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
 from holdfast import App, Blob, BlobGone, JobFailed, batch, chain, group, step
+from holdfast.blobs.collecting import DAY_MS
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.core.references import is_kept_outside
 from holdfast.jobs.large_values import references_of, stream
+from holdfast.upkeep.collecting import collect_blobs
 from tests.blobs.parts import LARGE, blob_in, cut, write_film
 
 
@@ -141,11 +144,40 @@ async def test_a_blob_that_is_gone_or_altered_is_one_clear_error(tmp_path):
         path = blob_in(tmp_path / "jobs.db.blobs")
         content = path.read_bytes()
         path.write_bytes(content[:-1] + b"!")
-        with pytest.raises(BlobGone, match=r"the value [0-9a-f]{12} .* was altered in the blob store /"):
-            await run.result(timeout=60)
-        path.unlink()
+        for _ in range(2):
+            with pytest.raises(BlobGone, match=r"the value [0-9a-f]{12} .* was altered in the blob store /"):
+                await run.result(timeout=60)
+        path.with_name(path.name + ".damaged").unlink()
         with pytest.raises(BlobGone, match=r"isn't in the blob store .* restore it from a backup"):
             await run.result(timeout=60)
+
+
+async def test_a_blob_that_was_altered_or_truncated_is_stored_again_by_the_next_who_has_it(app):
+    @app.job
+    async def echo(text: str) -> int:
+        return len(text)
+
+    async with app.worker():
+        await (await echo.submit("x" * LARGE)).result(timeout=60)
+        blobs = (await app.open()).engine.blobs
+        (one,) = [one for one in blobs.store.list(blobs.prefix) if one.size]
+        whole = b"".join(blobs.store.get(one.key))
+
+        blobs.store.put(one.key, [whole[:1_000]])
+        assert await (await echo.submit("x" * LARGE)).result(timeout=60) == LARGE
+
+        blobs.store.put(one.key, [whole[:-2] + b'!"'])
+        run = await echo.submit("x" * LARGE)
+        with pytest.raises(JobFailed, match="was altered in the blob store"):
+            await run.result(timeout=60)
+        assert await (await echo.submit("x" * LARGE)).result(timeout=60) == LARGE
+        await run.replay()
+        assert await run.result(timeout=60) == LARGE
+        assert blobs.store.has(f"{one.key}.damaged")
+
+        await collect_blobs((await app.open()).engine, time.time_ns() // 1_000_000 + 2 * DAY_MS)
+        assert not blobs.store.has(f"{one.key}.damaged")
+        assert b"".join(blobs.store.get(one.key)) == whole
 
 
 async def test_a_store_without_a_blob_store_keeps_the_old_limit(redis_store):

@@ -73,14 +73,13 @@ class ObjectBlobs(BlobStore):
             for chunk in obstore.get(self._store, key).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
-    def has(self, key: str) -> bool:
+    def size(self, key: str) -> int | None:
         """See BlobStore."""
         try:
             with self._calling(key):
-                obstore.head(self._store, key)
+                return int(obstore.head(self._store, key)["size"])
         except NoObject:
-            return False
-        return True
+            return None
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """See BlobStore. Object stores list whole path segments, in the order of the keys."""
