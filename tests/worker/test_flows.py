@@ -75,6 +75,19 @@ async def test_each_job_of_a_chain_gets_the_result_before_it_typed_by_its_own_hi
     assert str(await run.status()).startswith("completed")
 
 
+async def test_a_job_named_by_its_type_gets_the_result_before_it_as_the_job_itself_does(app, jobs):
+    assert app.s("shout", "?") == jobs.shout.s("?")
+    assert app.s("title") == jobs.title.s()
+    run = await chain(app.s("draw", 3), app.s("title"), app.s("shout")).submit()
+
+    async with app.worker():
+        assert await run.result(20) == "PICTURE 3!"
+    with pytest.raises(BadValue, match="shout takes no argument|too many positional"):
+        app.s("shout", "a", "b", "c")
+    with pytest.raises(Invalid, match=r"title\.s\(…\) has no first argument"):
+        app.s("title").submit()
+
+
 async def test_the_callback_of_a_chord_gets_the_list_of_results_in_order(app, jobs):
     run = await chord(group(jobs.draw.s(n) for n in range(5)), jobs.join.s(sep="+")).submit(key="order-42")
     same = await chord(group(jobs.draw.s(n) for n in range(5)), jobs.join.s(sep="+")).submit(key="order-42")
