@@ -2,11 +2,13 @@
 
 import asyncio
 from typing import Any, cast
+from weakref import WeakSet
 
 import pytest
 from pydantic import BaseModel
 
-from holdfast import BadValue, Invalid, JobCancelled, JobFailed, batch, chain, chord, group, wait_for
+from holdfast import App, BadValue, Invalid, JobCancelled, JobFailed, batch, chain, chord, group, wait_for
+from holdfast.app.run import Run
 from holdfast.core.model import State, Where
 from tests.support.given import until
 
@@ -131,14 +133,20 @@ async def test_a_group_in_a_chain_gives_each_of_its_jobs_the_result_before_it(ap
         assert await run.result(20) == ["A!", "A?"]
 
 
-async def test_a_group_of_nothing_is_done_at_once(app, jobs):
+async def test_a_group_of_nothing_is_done_at_once(app, jobs, monkeypatch):
+    apps: WeakSet[App] = WeakSet([app])
+    monkeypatch.setattr("holdfast.app.only_app.APPS", apps)
+    alone: Run[list[Any]] = await group([]).submit()
     run = await chord(group([]), jobs.join.s()).submit()
     nested = await group(group([]), jobs.note.s("a")).submit()
 
     async with app.worker():
         assert await run.result(20) == ""
         assert await nested.result(20) == [[], "a"]
-    with pytest.raises(Invalid, match="a flow of nothing belongs to no App"):
+        assert await alone.result(20) == []
+    second = App("memory:")
+    assert second in apps
+    with pytest.raises(Invalid, match=r"a flow of nothing belongs to no App, and this program has 2; leave it out"):
         await group([]).submit()
 
 

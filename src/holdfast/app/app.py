@@ -16,6 +16,7 @@ from holdfast import forking
 from holdfast.app.events import Events
 from holdfast.app.hooks import AppHooks, check_hook, check_hook_names
 from holdfast.app.job import AsyncJob, DecoratedJob, SyncJob
+from holdfast.app.only_app import note_app
 from holdfast.app.options import (
     JOB_OPTIONS,
     check_callback,
@@ -121,6 +122,7 @@ class App:
         self.schedules = Schedules(self.open, self.registry)
         self._events = Events(self.open, self.registry)
         self._in_child = forking.InChild(self._start_over)
+        note_app(self)
 
     def __repr__(self) -> str:
         return f"<App {self.place()}>"
