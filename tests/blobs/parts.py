@@ -43,3 +43,8 @@ async def repeated(word: str, times: int) -> str:
 def repeated_aside(word: str, times: int) -> str:
     """Make a large text in another process."""
     return word * times
+
+
+async def measure(text: str) -> int:
+    """A job that tests declare, also as an isolated one."""
+    return len(text)

@@ -10,12 +10,16 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from holdfast import App, Blob, JobFailed, step
+from holdfast import App, Blob, JobFailed, chain, step
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.local import files_beside
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.core.errors import BlobsAway
-from tests.blobs.parts import LARGE, repeated, repeated_aside, write_film
+from holdfast.core.model import State
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.jobs.flows import member_id
+from tests.blobs.parts import LARGE, measure, repeated, repeated_aside, write_film
+from tests.support.given import QUICK, until
 from tests.support.object_store import BUCKET, environment, s3_server
 
 paid: list[str] = []
@@ -45,6 +49,12 @@ class Broken(MemoryBlobs):
     """A blob store that can be switched off."""
 
     is_away = True
+    is_unreadable = False
+
+    def get(self, key):
+        if self.is_unreadable:
+            raise OSError(5, "Input/output error")
+        return super().get(key)
 
     def put(self, key, chunks, marks=()):
         if self.is_away:
@@ -251,6 +261,43 @@ class Flaky(BaseHTTPRequestHandler):
 
     def log_message(self, *args) -> None:
         """Say nothing."""
+
+
+@pytest.mark.parametrize("kind", ["plain", "flow", "isolated"])
+async def test_a_job_whose_arguments_are_away_waits_and_uses_no_attempt(tmp_path, clock, kind):
+    store = Broken()
+    store.is_away = False
+    engine = SqliteEngine(tmp_path / "jobs.db", clock)
+    engine.own_blobs = lambda: store  # type: ignore[method-assign]
+    app = App(engine=engine, settings=QUICK)
+    app.job(name="measure", retries=0, isolate="process" if kind == "isolated" else None)(measure)
+
+    @app.job
+    async def make() -> str:
+        store.is_unreadable = True
+        return "x" * LARGE
+
+    if kind == "flow":
+        flow = await chain(make.s(), app.s("measure")).submit()
+        id = member_id(flow.id, 1)
+    else:
+        id = (await app.s("measure", "x" * LARGE).submit()).id
+        store.is_unreadable = True
+    async with app.worker():
+
+        async def resting():
+            (job,) = await engine.get([id])
+            return job is not None and job.state is State.SCHEDULED
+
+        await until(resting)
+        run = await app.run(id)
+        assert "arguments can't be read now: blob store memory: Input/output" in (await run.history())[-1].note["why"]
+        store.is_unreadable = False
+        clock.advance(60)
+        assert await run.result(timeout=60) == LARGE
+        (job,) = await engine.get([id])
+        assert job.attempt == 1
+    await app.close()
 
 
 async def test_a_misspelled_bucket_is_named_and_costs_no_result(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from holdfast.core.model import NEW_JOBS_LIMIT, PAGE_LIMIT, Job, State, Time, Wh
 from holdfast.core.references import is_kept_outside, may_need_blobs
 from holdfast.engines.contract import Engine
 from holdfast.jobs.job_calls import JobCall, call_from_json
-from holdfast.jobs.large_values import result_of
+from holdfast.jobs.large_values import reading_arguments, result_of
 from holdfast.jobs.requests import JobRequest, new_job
 
 FLOW_TYPE = "holdfast.flow"
@@ -267,11 +267,12 @@ async def resolved_args(engine: Engine, job: Job) -> str:
     """Return the arguments of a job, with the results that its first argument refers to."""
     if not has_reference(job):
         return job.args
-    text = await engine.blobs.fetch(job.args)
-    if not text.startswith(_STARTS):
-        return text
-    first, *rest = msgspec.json.decode(text, type=list[Raw])
-    value = await resolve_reference(engine, bytes(first).decode())
+    with reading_arguments():
+        text = await engine.blobs.fetch(job.args)
+        if not text.startswith(_STARTS):
+            return text
+        first, *rest = msgspec.json.decode(text, type=list[Raw])
+        value = await resolve_reference(engine, bytes(first).decode())
     return f"[{','.join([value, *(bytes(one).decode() for one in rest)])}]"
 
 

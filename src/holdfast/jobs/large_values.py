@@ -4,16 +4,21 @@ Must not know a blob store. Lists and status never come here: a record has a ref
 reads it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from holdfast.blobs import threads
 from holdfast.core.durations import in_words
-from holdfast.core.errors import BadValue, BlobGone
+from holdfast.core.errors import BadValue, BlobGone, BlobsAway
 from holdfast.core.model import PAGE_LIMIT, Job, Step, Time
 from holdfast.core.references import Reference, check_inline, is_kept_outside, may_need_blobs, references_in
 from holdfast.engines.contract import Engine
+
+
+class ArgumentsAway(BlobsAway):
+    """A job's arguments are in a blob store that can't be reached now. Its code hasn't run."""
 
 
 async def keep_arguments(engine: Engine, jobs: Sequence[Job]) -> Sequence[Job]:
@@ -86,7 +91,17 @@ async def needs_blobs(engine: Engine, job: Job, now: Time, known: dict[str, Job 
 
 async def arguments_of(engine: Engine, job: Job) -> str:
     """Return the JSON text of a job's arguments."""
-    return await engine.blobs.fetch(job.args)
+    with reading_arguments():
+        return await engine.blobs.fetch(job.args)
+
+
+@contextmanager
+def reading_arguments() -> Iterator[None]:
+    """Say that what is away are arguments: the job can run once they are back."""
+    try:
+        yield
+    except BlobsAway as away:
+        raise ArgumentsAway(f"the job's arguments can't be read now: {away}") from away
 
 
 async def stream(engine: Engine, reference: Reference) -> AsyncIterator[bytes]:

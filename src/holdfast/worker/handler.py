@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.core.durations import in_words
 from holdfast.core.references import is_kept_outside, may_need_blobs
+from holdfast.jobs.large_values import reading_arguments
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.large_results import keep_job_result
@@ -32,7 +33,8 @@ async def run_handler(attempt: Attempt) -> str:
     """Run the job's function and return its result as text."""
     spec, text = attempt.spec, attempt.args or attempt.job.args
     if is_kept_outside(text):
-        text = await attempt.engine.blobs.fetch(text)
+        with reading_arguments():
+            text = await attempt.engine.blobs.fetch(text)
     args, kwargs = spec.signature.decode(text)
     if spec.is_async:
         value = await spec.function(*args, **kwargs)
