@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from holdfast import App, BadValue, Invalid, KeyConflict, NotAllowed, step
 from holdfast.core.codec import parse
 from holdfast.core.events import EVENT_DEPTH
-from holdfast.core.model import Where
+from holdfast.core.model import Job, State, Where
 from tests.support.given import AT_ONCE_RETRY, QUICK, until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -137,12 +137,12 @@ async def events_of(app: App, event: str) -> list[int]:
 
 async def test_events_that_lead_to_each_other_end_with_a_clear_error(app):
     @app.on("ping")
-    @app.job(retries=0)
+    @app.job
     async def ping(n: int) -> None:
         RAN.append(n)
         await back.submit(n)
 
-    @app.job(retries=0)
+    @app.job(retries=AT_ONCE_RETRY)
     async def back(n: int) -> None:
         try:
             await app.emit("ping", n + 1)
@@ -151,8 +151,13 @@ async def test_events_that_lead_to_each_other_end_with_a_clear_error(app):
             raise
 
     await app.emit("ping", 1)
+
+    async def in_review() -> list[Job]:
+        return await app.engine.find(Where(states=(State.REVIEW,)))
+
     async with app.worker():
-        await until(lambda: any(isinstance(one, str) for one in RAN), 30)
+        (job,) = await until(in_review, 30)
+    assert (job.type, job.attempt) == ("back", 2)  # one more than it has used
     assert RAN[:-1] == list(range(1, EVENT_DEPTH + 1))
     assert "looks like a loop" in RAN[-1]
 
