@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from holdfast import App, Blob, BlobGone, JobFailed, batch, chain, group, step
+from holdfast import App, Blob, BlobGone, Invalid, JobFailed, batch, chain, group, step
 from holdfast.blobs.collecting import DAY_MS
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.core.references import is_kept_outside
@@ -239,6 +239,26 @@ async def test_a_plain_call_reads_the_file_itself(tmp_path):
 
     write_film(tmp_path / "film.mp4")
     assert await size(await Blob.from_path(tmp_path / "film.mp4")) == 2_000_000
+
+
+async def test_a_place_where_no_file_can_be_saved_is_one_clear_line(app, tmp_path):
+    (tmp_path / "source").write_bytes(b"source")
+
+    @app.job
+    async def echo(blob: Blob) -> Blob:
+        return blob
+
+    async with app.worker():
+        here = await Blob.from_path(tmp_path / "source")
+        stored = await (await echo.submit(here)).result(timeout=60)
+        (tmp_path / "source").unlink()
+        for blob in (here, stored):
+            with pytest.raises(Invalid, match=r"save_to\('.*'\): there is no folder '.*/none'; create it first"):
+                await blob.save_to(tmp_path / "none" / "copy")
+            with pytest.raises(Invalid, match=r"save_to\('.*'\): this is a folder; give the name of a file in it"):
+                await blob.save_to(tmp_path)
+        with pytest.raises(OSError, match="File name too long: '.*/x+'"):
+            await stored.save_to(tmp_path / ("x" * 300))
 
 
 async def test_a_file_that_changed_before_the_submit_is_refused(app, tmp_path):

@@ -159,9 +159,11 @@ class Blobs:
                 for chunk in self.chunks(reference):
                     file.write(chunk)
             aside.replace(path)
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):
                 aside.unlink()
+            if isinstance(error, OSError):  # about the file that was asked for, not the one aside
+                raise OSError(error.errno, error.strerror, str(path)) from None
             raise
 
     def key_of(self, reference: Reference) -> str:
