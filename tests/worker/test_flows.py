@@ -5,11 +5,13 @@ from typing import Any, cast
 from weakref import WeakSet
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from holdfast import App, BadValue, Invalid, JobCancelled, JobFailed, batch, chain, chord, group, wait_for
 from holdfast.app.run import Run
 from holdfast.core.model import State, Where
+from holdfast.jobs.views.job import facts_of
 from tests.support.given import until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -305,12 +307,36 @@ async def test_long_results_stay_with_the_jobs_that_made_them(app, jobs):
     assert len(stored.result) < 200
 
 
+async def test_a_callback_whose_hint_has_no_room_for_a_failed_job_says_so(app, jobs):
+    @app.job
+    async def titles(pictures: list[Picture]) -> int:
+        return len(pictures)
+
+    run = await chord(group([jobs.draw.s(1), jobs.fails.s()], need=1), titles.s()).submit()
+
+    async with app.worker():
+        with pytest.raises(JobFailed, match=r"'pictures' of titles.*job failed is None.* as list\[int \| None\] does"):
+            await run.result(20)
+
+
 async def test_a_result_of_the_wrong_type_is_named_with_the_job_that_got_it(app, jobs):
     run = await chain(jobs.note.s("a"), jobs.title.s()).submit()
 
     async with app.worker():
         with pytest.raises(JobFailed, match=r"step 2 of 2 failed: .*BadValue: argument 'picture' of title"):
             await run.result(20)
+
+
+async def test_show_says_what_a_flow_is_made_of(app, jobs):
+    header = group([chain(jobs.draw.s(1), jobs.title.s()), jobs.note.s("a"), jobs.note.s("b"), jobs.draw.s(2)])
+    run = await chord(header, jobs.join.s()).submit()
+
+    job = await (await app.open()).get(run.id)
+    facts = facts_of(job, job.created_at)
+    assert facts["flow"] == "a chord of 5 jobs: a chain, 2 note, draw, join"
+    assert "arguments" not in facts
+    assert "flow" not in facts_of(replace(job, type="draw"), job.created_at)
+    assert facts_of(replace(job, args="[1]"), job.created_at)["arguments"] == "[1]"
 
 
 class TestCalls:

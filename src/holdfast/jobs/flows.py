@@ -308,6 +308,17 @@ async def flow_result(engine: Engine, text: str) -> str:
     return await resolve_reference(engine, text) if text.startswith(_STARTS_RESULTS) else text
 
 
+def misfit(text: str, error: BadValue) -> BadValue:
+    """Return the error of a job that can't read its arguments. The list that a flow gave it may have None in it."""
+    try:
+        first = msgspec.json.decode(text, type=list[Raw])[0]
+        lacks = b"null" in map(bytes, msgspec.json.decode(first, type=list[Raw]))
+    except (IndexError, msgspec.MsgspecError):
+        return error
+    hint = "a place whose job failed is None, so the type hint must allow that, as list[int | None] does"
+    return BadValue(f"{error}; {hint}") if lacks else error
+
+
 class ListCodec(Codec[list[Any]]):
     """Reads a list whose places have types of their own."""
 

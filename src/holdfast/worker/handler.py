@@ -10,7 +10,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.core.durations import in_words
+from holdfast.core.errors import BadValue
 from holdfast.core.references import is_kept_outside, may_need_blobs
+from holdfast.jobs.flows import is_member, misfit
 from holdfast.jobs.large_values import reading_arguments
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT
@@ -35,7 +37,10 @@ async def run_handler(attempt: Attempt) -> str:
     if is_kept_outside(text):
         with reading_arguments():
             text = await attempt.engine.blobs.fetch(text)
-    args, kwargs = spec.signature.decode(text)
+    try:
+        args, kwargs = spec.signature.decode(text)
+    except BadValue as error:
+        raise (misfit(text, error) if is_member(attempt.job) else error) from error.__cause__
     if spec.is_async:
         value = await spec.function(*args, **kwargs)
     else:
