@@ -11,7 +11,6 @@ from holdfast.conformance.given import (
     DAY,
     HOUR,
     MINUTE,
-    Another,
     StoreClock,
     applied_to,
     change,
@@ -238,14 +237,6 @@ async def test_a_pruned_job_frees_no_name_that_another_has_taken(engine: Engine,
 
 
 # Races.
-
-
-@pytest.fixture
-def engines(engine: Engine, another: Another, runner: asyncio.Runner) -> list[Engine]:
-    """Return an engine for each racer: its own if the store can be shared, otherwise the same one."""
-    if not engine.guarantees.shared:
-        return [engine] * RACERS
-    return [engine, *(runner.run(another()) for _ in range(RACERS - 1))]
 
 
 async def test_of_many_submitters_one_gets_in(engines: list[Engine], clock: StoreClock) -> None:
