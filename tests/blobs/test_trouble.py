@@ -165,6 +165,27 @@ async def test_results_that_are_too_large_without_a_blob_store_are_held_until_th
     await app.close()
 
 
+async def test_a_file_that_a_job_made_without_a_blob_store_is_held(redis_store, home, tmp_path):
+    paid.clear()
+    app = App(redis_store)
+
+    @app.job
+    async def make() -> int:
+        return (await paid_film(str(tmp_path))).size
+
+    async with app.worker():
+        run = await make.submit()
+        with pytest.raises(JobFailed, match="there is no blob store for large values and files") as failed:
+            await run.result(timeout=60)
+        named = re.search(r"--result '?@(\S+\.json)", str(failed.value))
+        assert named is not None, failed.value
+        held = Path(named[1])
+        (film,) = files_beside(held, read(held))
+        assert film.path.read_bytes() == write_film(tmp_path / "again.mp4")
+        assert paid == ["film"]
+    await app.close()
+
+
 async def test_keep_result_without_a_blob_store_keeps_small_results_with_their_jobs(redis_store):
     app = App(redis_store)
 

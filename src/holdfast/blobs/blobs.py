@@ -106,9 +106,9 @@ class Blobs:
         await threads.run(self._refer_all, list(dict.fromkeys(references)), job)
 
     async def put_file(self, file: LocalFile, job: str) -> None:
-        """Upload a file for this job, unless it is there already."""
+        """Upload a file for this job, unless it is there already. Raises BlobsAway, also if there is no blob store."""
         if (await self.ready(create=True)).store is None:
-            raise Invalid(f"{file.path}: {NO_STORE}")
+            raise BlobsAway(f"{file.path}: {NO_STORE}")
         await self.refer([file.reference], job)
 
     async def save(self, reference: Reference, path: Path) -> None:
