@@ -1,15 +1,16 @@
 """Events: each subscribed job runs once for each event id, whoever emits it."""
 
-import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from holdfast import App, BadValue, Invalid, KeyConflict, NotAllowed
+from holdfast import App, BadValue, Invalid, KeyConflict, NotAllowed, step
+from holdfast.core.codec import parse
 from holdfast.core.events import EVENT_DEPTH
-from holdfast.core.model import Where
-from tests.support.given import QUICK, until
+from holdfast.core.model import Job, State, Where
+from tests.support.given import AT_ONCE_RETRY, QUICK, until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
 
@@ -81,26 +82,67 @@ async def test_a_job_emits_an_event_once_however_often_it_runs(shop):
     @shop.job(retries=2)
     async def pay(n: int) -> None:
         RAN.append("pay")
-        await shop.emit("order.paid", {"order": n + RAN.count("pay")})
-        if RAN.count("pay") < 2:
+        await shop.emit("order.paid", {"order": n})
+        if RAN.count("pay") < 3:
             raise ValueError("again")
 
     run = await pay.submit(7)
     async with shop.worker():
         await run.result(20)
-        await until(lambda: len(RAN) >= 4)
-        await asyncio.sleep(0.05)
-    assert sorted(one for one in RAN if one != "pay") == [("book", 8), ("send", 8)]
+        await until(lambda: len(RAN) >= 5)
+        assert await events_of(shop, "order.paid") == [7, 7]
+    assert sorted(one for one in RAN if one != "pay") == [("book", 7), ("send", 7)]
+
+
+async def test_every_item_emits_its_event_even_if_it_fails_first_and_runs_again(shop):
+    tries: Counter[int] = Counter()
+
+    @step(name="draw")
+    async def draw(n: int) -> int:
+        tries[n] += 1
+        if n >= 3 and tries[n] == 1:
+            raise ValueError("429")
+        await shop.emit("order.paid", {"order": n})
+        return n
+
+    @shop.job(retries=AT_ONCE_RETRY)
+    async def film() -> list[int]:
+        return await draw.map(range(5))
+
+    async with shop.worker():
+        assert await (await film.submit()).result(20) == [0, 1, 2, 3, 4]
+    assert await events_of(shop, "order.paid") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+async def test_events_are_told_apart_by_their_payload_when_a_later_attempt_emits_others_first(shop):
+    @shop.job(retries=AT_ONCE_RETRY)
+    async def pay() -> None:
+        RAN.append("pay")
+        for n in (1, 2) if RAN.count("pay") == 1 else (3, 2, 1):
+            await shop.emit("order.paid", {"order": n})
+        await shop.emit("order.paid", {"order": 1})
+        if RAN.count("pay") == 1:
+            raise ValueError("again")
+
+    async with shop.worker():
+        await (await pay.submit()).result(20)
+    assert await events_of(shop, "order.paid") == [1, 1, 1, 1, 2, 2, 3, 3]
+
+
+async def events_of(app: App, event: str) -> list[int]:
+    """The orders of all jobs that this event made."""
+    found = await app.engine.find(Where())
+    return sorted(parse(job.args)[0]["order"] for job in found if job.options.meta.get("event") == event)
 
 
 async def test_events_that_lead_to_each_other_end_with_a_clear_error(app):
     @app.on("ping")
-    @app.job(retries=0)
+    @app.job
     async def ping(n: int) -> None:
         RAN.append(n)
         await back.submit(n)
 
-    @app.job(retries=0)
+    @app.job(retries=AT_ONCE_RETRY)
     async def back(n: int) -> None:
         try:
             await app.emit("ping", n + 1)
@@ -109,8 +151,13 @@ async def test_events_that_lead_to_each_other_end_with_a_clear_error(app):
             raise
 
     await app.emit("ping", 1)
+
+    async def in_review() -> list[Job]:
+        return await app.engine.find(Where(states=(State.REVIEW,)))
+
     async with app.worker():
-        await until(lambda: any(isinstance(one, str) for one in RAN), 30)
+        (job,) = await until(in_review, 30)
+    assert (job.type, job.attempt) == ("back", 2)  # one more than it has used
     assert RAN[:-1] == list(range(1, EVENT_DEPTH + 1))
     assert "looks like a loop" in RAN[-1]
 

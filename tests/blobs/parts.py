@@ -31,3 +31,20 @@ def cut(film: Blob, title: str) -> Blob:
         path = Path(folder) / "cut.mp4"
         path.write_bytes(start)
         return Blob.from_path.sync(path)
+
+
+@step
+async def repeated(word: str, times: int) -> str:
+    """Make a large text."""
+    return word * times
+
+
+@step(isolate="process")
+def repeated_aside(word: str, times: int) -> str:
+    """Make a large text in another process."""
+    return word * times
+
+
+async def measure(text: str) -> int:
+    """A job that tests declare, also as an isolated one."""
+    return len(text)

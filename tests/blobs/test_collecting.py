@@ -1,17 +1,20 @@
 """Only the collector deletes, and only what nothing has referred to for a day; a new reference never loses its blob."""
 
+import asyncio
 import threading
 import time
 
 import pytest
 
-from holdfast import App, BlobGone
+from holdfast import App, BlobGone, chord, group
 from holdfast.blobs.blobs import Blobs
 from holdfast.blobs.collecting import DAY_MS, collect
 from holdfast.blobs.memory import MemoryBlobs
+from holdfast.core.model import State, Where
 from holdfast.core.references import reference_in
 from holdfast.upkeep.collecting import collect_blobs
 from tests.blobs.parts import LARGE
+from tests.support.given import QUICK, until
 
 NOW = time.time_ns() // 1_000_000
 
@@ -130,4 +133,39 @@ async def test_a_result_is_dropped_before_its_record(tmp_path, clock):
             await run.result(timeout=60)
         assert (await collect_blobs(jobs.engine, NOW + 3 * DAY_MS)).trashed == 1
         assert (await jobs.get(run.id)).state == "completed"
+    await app.close()
+
+
+async def test_a_result_is_kept_until_the_flow_that_passes_it_on_has_ended(clock):
+    from holdfast.engines.memory import MemoryEngine
+
+    app = App(engine=MemoryEngine(clock), settings=QUICK)
+    may_end = asyncio.Event()
+
+    @app.job(keep_result="1h")
+    async def quick(n: int) -> str:
+        return "q" * n
+
+    @app.job
+    async def slow() -> list[str]:
+        await may_end.wait()
+        return ["s"]
+
+    @app.job
+    async def join(texts: list[list[str]]) -> str:
+        return "".join(text for part in texts for text in part)
+
+    async with app.worker():
+        run = await chord([group([quick.s(LARGE)]), slow.s()], join.s()).submit()
+        jobs = await app.open()
+        done = await until(lambda: jobs.engine.find(Where(type="quick", states=(State.COMPLETED,))))
+        clock.advance(2 * 3_600)
+        assert (await collect_blobs(jobs.engine, NOW + 3 * DAY_MS)).trashed == 0
+        may_end.set()
+        assert await run.result(timeout=60) == "q" * LARGE + "s"
+        clock.advance(1_800)
+        assert await (await app.run(done[0].id)).result(timeout=60) == "q" * LARGE
+        clock.advance(2 * 3_600)
+        with pytest.raises(BlobGone, match="as keep_result says"):
+            await (await app.run(done[0].id)).result(timeout=60)
     await app.close()

@@ -1,15 +1,18 @@
 """Large values and files travel by reference, on every engine, and come back as they were."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from holdfast import App, Blob, BlobGone, JobFailed, step
+from holdfast import App, Blob, BlobGone, Invalid, JobFailed, batch, chain, group, step
+from holdfast.blobs.collecting import DAY_MS
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.core.references import is_kept_outside
 from holdfast.jobs.large_values import references_of, stream
+from holdfast.upkeep.collecting import collect_blobs
 from tests.blobs.parts import LARGE, blob_in, cut, write_film
 
 
@@ -63,6 +66,36 @@ async def test_large_values_and_files_come_back_as_they_were(app, tmp_path):
     assert len(steps["render"]) < 300
 
 
+async def test_files_and_large_values_in_the_results_of_flows_can_be_read(app, tmp_path):
+    @app.job
+    async def shoot(n: int) -> Blob:
+        path = tmp_path / f"take{n}"
+        path.write_bytes(b"take" * n)
+        return await Blob.from_path(path)
+
+    @app.job
+    async def describe(n: int) -> str:
+        return "word" * n
+
+    @app.job
+    async def outer() -> tuple[int, int]:
+        takes = await (await group([shoot.s(1), shoot.s(2)]).submit()).result()
+        async with takes[1].open() as stream:
+            size = len(await stream.read())
+        return size, len(await (await chain(describe.s(LARGE)).submit()).result())
+
+    async with app.worker():
+        for flow in (chain(shoot.s(5)), group([shoot.s(5)]), batch([shoot.s(5)]), chain(group(shoot.s(5)))):
+            run = await flow.submit()
+            for one in (run, await app.run(run.id)):
+                result = await one.result(timeout=60)
+                take = result[0] if isinstance(result, list) else result
+                await take.save_to(tmp_path / "copy")
+                assert (tmp_path / "copy").read_bytes() == b"take" * 5
+        assert await (await chain(describe.s(LARGE)).submit()).result(timeout=60) == "word" * LARGE
+        assert await (await outer.submit()).result(timeout=60) == (8, 4 * LARGE)
+
+
 async def test_a_recorded_large_result_answers_a_later_attempt(app):
     ran, tries = [], []
 
@@ -111,11 +144,40 @@ async def test_a_blob_that_is_gone_or_altered_is_one_clear_error(tmp_path):
         path = blob_in(tmp_path / "jobs.db.blobs")
         content = path.read_bytes()
         path.write_bytes(content[:-1] + b"!")
-        with pytest.raises(BlobGone, match=r"the value [0-9a-f]{12} .* was altered in the blob store /"):
-            await run.result(timeout=60)
-        path.unlink()
+        for _ in range(2):
+            with pytest.raises(BlobGone, match=r"the value [0-9a-f]{12} .* was altered in the blob store /"):
+                await run.result(timeout=60)
+        path.with_name(path.name + ".damaged").unlink()
         with pytest.raises(BlobGone, match=r"isn't in the blob store .* restore it from a backup"):
             await run.result(timeout=60)
+
+
+async def test_a_blob_that_was_altered_or_truncated_is_stored_again_by_the_next_who_has_it(app):
+    @app.job
+    async def echo(text: str) -> int:
+        return len(text)
+
+    async with app.worker():
+        await (await echo.submit("x" * LARGE)).result(timeout=60)
+        blobs = (await app.open()).engine.blobs
+        (one,) = [one for one in blobs.store.list(blobs.prefix) if one.size]
+        whole = b"".join(blobs.store.get(one.key))
+
+        blobs.store.put(one.key, [whole[:1_000]])
+        assert await (await echo.submit("x" * LARGE)).result(timeout=60) == LARGE
+
+        blobs.store.put(one.key, [whole[:-2] + b'!"'])
+        run = await echo.submit("x" * LARGE)
+        with pytest.raises(JobFailed, match="was altered in the blob store"):
+            await run.result(timeout=60)
+        assert await (await echo.submit("x" * LARGE)).result(timeout=60) == LARGE
+        await run.replay()
+        assert await run.result(timeout=60) == LARGE
+        assert blobs.store.has(f"{one.key}.damaged")
+
+        await collect_blobs((await app.open()).engine, time.time_ns() // 1_000_000 + 2 * DAY_MS)
+        assert not blobs.store.has(f"{one.key}.damaged")
+        assert b"".join(blobs.store.get(one.key)) == whole
 
 
 async def test_a_store_without_a_blob_store_keeps_the_old_limit(redis_store):
@@ -177,6 +239,26 @@ async def test_a_plain_call_reads_the_file_itself(tmp_path):
 
     write_film(tmp_path / "film.mp4")
     assert await size(await Blob.from_path(tmp_path / "film.mp4")) == 2_000_000
+
+
+async def test_a_place_where_no_file_can_be_saved_is_one_clear_line(app, tmp_path):
+    (tmp_path / "source").write_bytes(b"source")
+
+    @app.job
+    async def echo(blob: Blob) -> Blob:
+        return blob
+
+    async with app.worker():
+        here = await Blob.from_path(tmp_path / "source")
+        stored = await (await echo.submit(here)).result(timeout=60)
+        (tmp_path / "source").unlink()
+        for blob in (here, stored):
+            with pytest.raises(Invalid, match=r"save_to\('.*'\): there is no folder '.*/none'; create it first"):
+                await blob.save_to(tmp_path / "none" / "copy")
+            with pytest.raises(Invalid, match=r"save_to\('.*'\): this is a folder; give the name of a file in it"):
+                await blob.save_to(tmp_path)
+        with pytest.raises(OSError, match="File name too long: '.*/x+'"):
+            await stored.save_to(tmp_path / ("x" * 300))
 
 
 async def test_a_file_that_changed_before_the_submit_is_refused(app, tmp_path):

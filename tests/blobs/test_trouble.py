@@ -10,12 +10,16 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from holdfast import App, Blob, JobFailed, step
+from holdfast import App, Blob, JobFailed, chain, step
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.local import files_beside
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.core.errors import BlobsAway
-from tests.blobs.parts import LARGE, write_film
+from holdfast.core.model import State
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.jobs.flows import member_id
+from tests.blobs.parts import LARGE, measure, repeated, repeated_aside, write_film
+from tests.support.given import QUICK, until
 from tests.support.object_store import BUCKET, environment, s3_server
 
 paid: list[str] = []
@@ -45,6 +49,12 @@ class Broken(MemoryBlobs):
     """A blob store that can be switched off."""
 
     is_away = True
+    is_unreadable = False
+
+    def get(self, key):
+        if self.is_unreadable:
+            raise OSError(5, "Input/output error")
+        return super().get(key)
 
     def put(self, key, chunks, marks=()):
         if self.is_away:
@@ -108,6 +118,103 @@ async def test_a_job_s_result_that_cannot_be_stored_is_held(broken, home):
         store.is_away = False
         await run.resolve(json.loads(read(held)))
         assert await run.result(timeout=60) == "y" * LARGE
+
+
+def app_with_large_results(url: str, **options) -> App:
+    """A job whose step has a large result, and one whose own result is large."""
+    app = App(url, **options)
+
+    @step(name="render")
+    async def render() -> str:
+        paid.append("render")
+        return "x" * (2 << 20)
+
+    @app.job
+    async def by_step() -> int:
+        return len(await render())
+
+    @app.job
+    async def by_job() -> str:
+        paid.append("job")
+        return "y" * (2 << 20)
+
+    return app
+
+
+async def test_results_that_are_too_large_without_a_blob_store_are_held_until_there_is_one(redis_store, tmp_path):
+    paid.clear()
+    app = app_with_large_results(redis_store)
+    runs, said = [], []
+    async with app.worker():
+        for name in ("by_step", "by_job"):
+            runs.append(await app.s(name).submit())
+            with pytest.raises(JobFailed, match="larger than 1 MiB as JSON, and there is no blob store") as failed:
+                await runs[-1].result(timeout=60)
+            said.append(re.search(r"(?:--step '?(\S+?)'? )?--result '?@(\S+\.json)", str(failed.value)))
+    await app.close()
+    (path, held), (_, other) = (one.groups() for one in said)
+
+    app = app_with_large_results(redis_store, blobs=str(tmp_path / "blobs"))
+    async with app.worker():
+        one, two = [await app.run(run.id) for run in runs]
+        await one.resolve_step(path, json.loads(read(Path(held))))
+        await two.resolve(json.loads(read(Path(other))))
+        assert await one.result(timeout=60) == 2 << 20
+        assert await two.result(timeout=60) == "y" * (2 << 20)
+    assert paid == ["render", "job"], "it was not paid for again"
+    await app.close()
+
+
+async def test_a_file_that_a_job_made_without_a_blob_store_is_held(redis_store, home, tmp_path):
+    paid.clear()
+    app = App(redis_store)
+
+    @app.job
+    async def make() -> int:
+        return (await paid_film(str(tmp_path))).size
+
+    async with app.worker():
+        run = await make.submit()
+        with pytest.raises(JobFailed, match="there is no blob store for large values and files") as failed:
+            await run.result(timeout=60)
+        named = re.search(r"--result '?@(\S+\.json)", str(failed.value))
+        assert named is not None, failed.value
+        held = Path(named[1])
+        (film,) = files_beside(held, read(held))
+        assert film.path.read_bytes() == write_film(tmp_path / "again.mp4")
+        assert paid == ["film"]
+    await app.close()
+
+
+async def test_keep_result_without_a_blob_store_keeps_small_results_with_their_jobs(redis_store):
+    app = App(redis_store)
+
+    @app.job(keep_result="1h", retries=0)
+    async def small() -> str:
+        return "x" * 10
+
+    async with app.worker():
+        assert await (await small.submit()).result(timeout=60) == "x" * 10
+    await app.close()
+
+
+@pytest.mark.parametrize("is_isolated", [False, True])
+async def test_a_result_beyond_the_largest_value_is_held(app, monkeypatch, is_isolated):
+    monkeypatch.setattr("holdfast.core.canonical.PAYLOAD_LIMIT", LARGE)
+    monkeypatch.setattr("holdfast.worker.large_results.PAYLOAD_LIMIT", LARGE)
+
+    @app.job
+    async def make() -> int:
+        return len(await (repeated_aside.aio if is_isolated else repeated)("word", LARGE))
+
+    async with app.worker():
+        run = await make.submit()
+        with pytest.raises(JobFailed, match=r"is done, but its result couldn't be stored: .* larger than") as failed:
+            await run.result(timeout=60)
+        named = re.search(r"; (\S+\.json) holds it: put it where it can stay", str(failed.value))
+        assert named is not None, failed.value
+        assert json.loads(read(Path(named[1]))) == "word" * LARGE
+        assert (await run.status()).state == "review"
 
 
 async def test_a_submit_without_a_blob_store_that_works_stores_nothing(broken):
@@ -175,6 +282,70 @@ class Flaky(BaseHTTPRequestHandler):
 
     def log_message(self, *args) -> None:
         """Say nothing."""
+
+
+@pytest.mark.parametrize("kind", ["plain", "flow", "isolated"])
+async def test_a_job_whose_arguments_are_away_waits_and_uses_no_attempt(tmp_path, clock, kind):
+    store = Broken()
+    store.is_away = False
+    engine = SqliteEngine(tmp_path / "jobs.db", clock)
+    engine.own_blobs = lambda: store  # type: ignore[method-assign]
+    app = App(engine=engine, settings=QUICK)
+    app.job(name="measure", retries=0, isolate="process" if kind == "isolated" else None)(measure)
+
+    @app.job
+    async def make() -> str:
+        store.is_unreadable = True
+        return "x" * LARGE
+
+    if kind == "flow":
+        flow = await chain(make.s(), app.s("measure")).submit()
+        id = member_id(flow.id, 1)
+    else:
+        id = (await app.s("measure", "x" * LARGE).submit()).id
+        store.is_unreadable = True
+    async with app.worker():
+
+        async def resting():
+            (job,) = await engine.get([id])
+            return job is not None and job.state is State.SCHEDULED
+
+        await until(resting)
+        run = await app.run(id)
+        assert "arguments can't be read now: blob store memory: Input/output" in (await run.history())[-1].note["why"]
+        store.is_unreadable = False
+        clock.advance(60)
+        assert await run.result(timeout=60) == LARGE
+        (job,) = await engine.get([id])
+        assert job.attempt == 1
+    await app.close()
+
+
+async def test_a_misspelled_bucket_is_named_and_costs_no_result(tmp_path, monkeypatch):
+    with s3_server() as endpoint:
+        for name, value in environment(endpoint).items():
+            monkeypatch.setenv(name, value)
+        app = App(f"sqlite:///{tmp_path}/jobs.db", blobs=f"s3://{BUCKET}-misspelled/jobs")
+
+        @app.job
+        async def make() -> str:
+            return "y" * LARGE
+
+        @app.job
+        async def echo(text: str) -> str:
+            return text
+
+        async with app.worker():
+            wrong = rf"blob store s3://{BUCKET}-misspelled/jobs: there is no such bucket"
+            with pytest.raises(BlobsAway, match=wrong):
+                await echo.submit("x" * LARGE)
+            run = await make.submit()
+            with pytest.raises(JobFailed, match=wrong) as failed:
+                await run.result(timeout=60)
+            named = re.search(r"@(\S+\.json)", str(failed.value))
+            assert named is not None
+            assert json.loads(read(Path(named[1]))) == "y" * LARGE
+        await app.close()
 
 
 async def test_values_reach_s3_although_it_answers_503_for_a_while(tmp_path, monkeypatch):

@@ -2,12 +2,16 @@
 
 import asyncio
 from typing import Any, cast
+from weakref import WeakSet
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
-from holdfast import BadValue, Invalid, JobCancelled, JobFailed, batch, chain, chord, group, wait_for
+from holdfast import App, BadValue, Invalid, JobCancelled, JobFailed, batch, chain, chord, group, wait_for
+from holdfast.app.run import Run
 from holdfast.core.model import State, Where
+from holdfast.jobs.views.job import facts_of
 from tests.support.given import until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -75,6 +79,19 @@ async def test_each_job_of_a_chain_gets_the_result_before_it_typed_by_its_own_hi
     assert str(await run.status()).startswith("completed")
 
 
+async def test_a_job_named_by_its_type_gets_the_result_before_it_as_the_job_itself_does(app, jobs):
+    assert app.s("shout", "?") == jobs.shout.s("?")
+    assert app.s("title") == jobs.title.s()
+    run = await chain(app.s("draw", 3), app.s("title"), app.s("shout")).submit()
+
+    async with app.worker():
+        assert await run.result(20) == "PICTURE 3!"
+    with pytest.raises(BadValue, match="shout takes no argument|too many positional"):
+        app.s("shout", "a", "b", "c")
+    with pytest.raises(Invalid, match=r"title\.s\(…\) has no first argument"):
+        app.s("title").submit()
+
+
 async def test_the_callback_of_a_chord_gets_the_list_of_results_in_order(app, jobs):
     run = await chord(group(jobs.draw.s(n) for n in range(5)), jobs.join.s(sep="+")).submit(key="order-42")
     same = await chord(group(jobs.draw.s(n) for n in range(5)), jobs.join.s(sep="+")).submit(key="order-42")
@@ -118,14 +135,20 @@ async def test_a_group_in_a_chain_gives_each_of_its_jobs_the_result_before_it(ap
         assert await run.result(20) == ["A!", "A?"]
 
 
-async def test_a_group_of_nothing_is_done_at_once(app, jobs):
+async def test_a_group_of_nothing_is_done_at_once(app, jobs, monkeypatch):
+    apps: WeakSet[App] = WeakSet([app])
+    monkeypatch.setattr("holdfast.app.only_app.APPS", apps)
+    alone: Run[list[Any]] = await group([]).submit()
     run = await chord(group([]), jobs.join.s()).submit()
     nested = await group(group([]), jobs.note.s("a")).submit()
 
     async with app.worker():
         assert await run.result(20) == ""
         assert await nested.result(20) == [[], "a"]
-    with pytest.raises(Invalid, match="a flow of nothing belongs to no App"):
+        assert await alone.result(20) == []
+    second = App("memory:")
+    assert second in apps
+    with pytest.raises(Invalid, match=r"a flow of nothing belongs to no App, and this program has 2; leave it out"):
         await group([]).submit()
 
 
@@ -284,12 +307,36 @@ async def test_long_results_stay_with_the_jobs_that_made_them(app, jobs):
     assert len(stored.result) < 200
 
 
+async def test_a_callback_whose_hint_has_no_room_for_a_failed_job_says_so(app, jobs):
+    @app.job
+    async def titles(pictures: list[Picture]) -> int:
+        return len(pictures)
+
+    run = await chord(group([jobs.draw.s(1), jobs.fails.s()], need=1), titles.s()).submit()
+
+    async with app.worker():
+        with pytest.raises(JobFailed, match=r"'pictures' of titles.*job failed is None.* as list\[int \| None\] does"):
+            await run.result(20)
+
+
 async def test_a_result_of_the_wrong_type_is_named_with_the_job_that_got_it(app, jobs):
     run = await chain(jobs.note.s("a"), jobs.title.s()).submit()
 
     async with app.worker():
         with pytest.raises(JobFailed, match=r"step 2 of 2 failed: .*BadValue: argument 'picture' of title"):
             await run.result(20)
+
+
+async def test_show_says_what_a_flow_is_made_of(app, jobs):
+    header = group([chain(jobs.draw.s(1), jobs.title.s()), jobs.note.s("a"), jobs.note.s("b"), jobs.draw.s(2)])
+    run = await chord(header, jobs.join.s()).submit()
+
+    job = await (await app.open()).get(run.id)
+    facts = facts_of(job, job.created_at)
+    assert facts["flow"] == "a chord of 5 jobs: a chain, 2 note, draw, join"
+    assert "arguments" not in facts
+    assert "flow" not in facts_of(replace(job, type="draw"), job.created_at)
+    assert facts_of(replace(job, args="[1]"), job.created_at)["arguments"] == "[1]"
 
 
 class TestCalls:

@@ -16,6 +16,7 @@ from holdfast import forking
 from holdfast.app.events import Events
 from holdfast.app.hooks import AppHooks, check_hook, check_hook_names
 from holdfast.app.job import AsyncJob, DecoratedJob, SyncJob
+from holdfast.app.only_app import note_app
 from holdfast.app.options import (
     JOB_OPTIONS,
     check_callback,
@@ -34,7 +35,7 @@ from holdfast.app.options import (
 from holdfast.app.run import Run
 from holdfast.app.schedules import Missed, Overlap, Scheduled, Schedules, define
 from holdfast.app.settings import Settings, blobs_url, store_url
-from holdfast.app.signatures import AnySignature, JobSignature, foreign_signature, make_signature, stored_signature
+from holdfast.app.signatures import AnySignature, JobSignature, foreign_signature, known_signature, stored_signature
 from holdfast.app.sync import SyncApp
 from holdfast.app.typos import warn_of_queues, warn_of_stages
 from holdfast.app.upkeep import keeper_for, upkeep_only
@@ -121,6 +122,7 @@ class App:
         self.schedules = Schedules(self.open, self.registry)
         self._events = Events(self.open, self.registry)
         self._in_child = forking.InChild(self._start_over)
+        note_app(self)
 
     def __repr__(self) -> str:
         return f"<App {self.place()}>"
@@ -380,14 +382,14 @@ class App:
     def s(self, type: str, /, *args: Any) -> JobSignature[Any]:
         """Return the signature of a job by its type. Another program may run it, so the arguments are plain JSON.
 
-        A job of this App is checked by its own type hints. For options of `submit`, write `app.s(…).with_options(…)`.
+        A job of this App is checked by its own type hints. In a flow, it leaves out the argument that it gets from the
+        job before it, as `job.s(…)` does. For options of `submit`, write `app.s(…).with_options(…)`.
         """
         spec = self.registry.get(type)
         if spec is None:
             return foreign_signature(self.open, type, args)
-        made = make_signature(self.open, spec, *spec.signature.read_call(args, {}), {})
-        assert isinstance(made, JobSignature)
-        return made
+        made: Any = known_signature(self.open, spec, args)  # a type checker can't tell which of the two kinds it is
+        return made  # type: ignore[no-any-return]
 
     def signature_from(self, value: Any) -> AnySignature[Any]:
         """Return the signature that `as_json` wrote. Arguments that no longer fit the job's type hints are refused."""
@@ -426,7 +428,7 @@ class App:
         All jobs are submitted in one operation, or none. Emitting the same `id` again submits nothing new, and raises
         KeyConflict if the payload differs. The payload must fit the type hint of every subscriber in this program, or
         it raises BadValue. With `connection`, the jobs become part of your own transaction, as in `submit`. Inside a
-        job, an event without an id gets the same one whenever the job runs again.
+        job, an event without an id gets the same one whenever the job runs again with the same payload.
 
         Subscribers in other programs get the event, too, once a worker with their code has been started.
         """

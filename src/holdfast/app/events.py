@@ -14,7 +14,7 @@ from holdfast.app.demands import demands_of
 from holdfast.app.job import DecoratedJob
 from holdfast.app.run import Run
 from holdfast.core.codec import encode
-from holdfast.core.errors import BadValue, Invalid, KeyConflict
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.events import check_event, check_event_id, event_key, event_meta
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Time
@@ -24,6 +24,7 @@ from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.jobs.subscriptions import depth_above, known_events, subscribers_of
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.child_jobs import call_name
 from holdfast.worker.context import attempt_here
 from holdfast.worker.own_loop import await_on_loop, is_away
 from holdfast.worker.registry import JobSpec, Registry
@@ -68,21 +69,22 @@ class Events:
         return await self._emit_inside(attempt, name, payload, id)
 
     async def _emit_inside(self, attempt: Attempt, name: str, payload: Any, id: str | None) -> list[Run[Any]]:
-        """Emit an event inside a job. Without an id it gets one that is the same whenever the job runs again."""
-        number = attempt.journal.calls.number(f"~emit/{name}")
-        own_id = derived_id(attempt.job.id, f"emit/{name}\n{number}") if id is None else check_event_id(id)
+        """Emit an event inside a job. Without an id it gets one that is the same whenever the job runs again.
+
+        The id is derived as a child's is. So it doesn't matter which of several calls comes first, or at all.
+        """
+        if id is None:
+            call = call_name(attempt, f"~emit:{name}", encode(payload, payload.__class__))
+            own_id = derived_id(attempt.job.id, call)
+        else:
+            own_id = check_event_id(id)
         jobs = Jobs(attempt.engine)
         with attempt.activity():
             await attempt.admit()
             depth = await attempt.persist(lambda: depth_above(attempt.engine, attempt.job)) + 1
             now = await attempt.persist(attempt.engine.now)
             requests = await attempt.persist(lambda: self._requests(jobs, name, payload, own_id, depth, now))
-            try:
-                return await attempt.persist(lambda: self._submit(jobs, requests, None))
-            except KeyConflict:
-                if id is not None:
-                    raise
-                return []  # an earlier run of this job emitted it, with a payload that it made differently then
+            return await attempt.persist(lambda: self._submit(jobs, requests, None))
 
     async def _requests(
         self, jobs: Jobs, name: str, payload: Any, id: str, depth: int, now: Time

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
+from holdfast.app.only_app import open_only_app
 from holdfast.app.options import SUBMIT_OPTIONS, check_options
 from holdfast.app.run import Run
 from holdfast.app.signatures import AnySignature, JobSignature, call_with
@@ -19,7 +20,6 @@ from holdfast.core.flows import Kind
 from holdfast.core.model import Options, Retry
 from holdfast.jobs.flows import Layer, batch_flow, flow_call, layered_flow
 from holdfast.jobs.job_calls import JobCall
-from holdfast.jobs.service import Jobs
 from holdfast.worker.context import attempt_here, check_no_tx
 
 R = TypeVar("R")
@@ -53,8 +53,8 @@ class FlowSignature(JobSignature[R]):
         self.parts = tuple(parts)
         self.callbacks = dict(callbacks or {})
         self.options = dict(options or {})
-        homes = [one.home for one in self.members() if one.home is not _nowhere]
-        super().__init__(homes[0] if homes else _nowhere, self._make_call(is_first=True), None)
+        homes = [one.home for one in self.members() if one.home is not open_only_app]
+        super().__init__(homes[0] if homes else open_only_app, self._make_call(is_first=True), None)
 
     def __repr__(self) -> str:
         return f"<{self.kind} of {', '.join(map(repr, self.members()))}>"
@@ -134,10 +134,6 @@ def _like(members: Sequence[AnySignature[Any]]) -> JobCall:
     keep_ms = None if None in keeps else max([one for one in keeps if one is not None], default=None)
     queue = members[0].call.queue if members else "default"
     return JobCall(type="", queue=queue, options=Options(retry=NEVER_AGAIN, keep_ms=keep_ms))
-
-
-async def _nowhere() -> Jobs:
-    raise Invalid("a flow of nothing belongs to no App, so it can't be submitted here; give it at least one job")
 
 
 def _signature(one: Any, where: str) -> AnySignature[Any]:

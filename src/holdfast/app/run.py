@@ -110,14 +110,14 @@ class Run(Generic[R]):
 
     async def _decode(self, text: str, engine: Engine) -> R:
         """Read a result. That of a flow may be with its jobs."""
-        value: R
-        if self._result_of is None:
-            value = await read_value(engine.blobs, text, self._codec.decode)
-            return value
-        (job,) = await engine.get([self.id])
-        if job is None:
-            raise NotFound(f"flow {self.id} is no longer in this store; it may have been pruned")
-        value = flow_codec(await load_flow(engine, job), self._result_of).decode(await flow_result(engine, text))
+        codec = self._codec
+        if self._result_of is not None:
+            (job,) = await engine.get([self.id])
+            if job is None:
+                raise NotFound(f"flow {self.id} is no longer in this store; it may have been pruned")
+            codec = flow_codec(await load_flow(engine, job), self._result_of)
+            text = await flow_result(engine, await engine.blobs.fetch(text))
+        value: R = await read_value(engine.blobs, text, codec.decode)
         return value
 
     async def _is_in_store_of(self, attempt: Attempt) -> bool:

@@ -182,6 +182,18 @@ def make_signature(
     return JobSignature(open, replace(call, args=text), spec, given)
 
 
+def known_signature(open: Open, spec: JobSpec, args: tuple[Any, ...]) -> AnySignature[Any]:
+    """Make the signature of a job of this program from plain JSON values: its arguments, or those after the first."""
+    try:
+        places, named = spec.signature.read_call(args, {})
+    except BadValue as error:
+        try:
+            places, named = spec.signature.read_after_one(args), {}
+        except BadValue:
+            raise error from None
+    return make_signature(open, spec, places, named, {})
+
+
 def foreign_signature(open: Open, type: str, args: tuple[Any, ...]) -> JobSignature[Any]:
     """Make the signature of a job that another program runs. Its arguments are plain JSON values."""
     return JobSignature(open, check_call(JobCall(type=type, args=canonical(list(args)))), None)

@@ -14,7 +14,7 @@ from holdfast.blobs import here, threads
 from holdfast.blobs.blobs import Blobs
 from holdfast.blobs.local import LocalFile, find_file, hold_file, read_file
 from holdfast.blobs.reading import BlobStream
-from holdfast.core.errors import BlobGone, BlobsAway
+from holdfast.core.errors import BlobGone, BlobsAway, Invalid
 from holdfast.core.references import MARK, Reference, reference_from
 
 
@@ -110,6 +110,10 @@ class Blob:
         return None if is_here else self._blobs or here.blobs_here()
 
     def _save(self, path: Path, blobs: Blobs | None) -> None:
+        if path.is_dir():
+            raise Invalid(f"blob.save_to({str(path)!r}): this is a folder; give the name of a file in it")
+        if not path.parent.is_dir():
+            raise Invalid(f"blob.save_to({str(path)!r}): there is no folder {str(path.parent)!r}; create it first")
         if blobs is not None:
             blobs.save_now(self._reference, path)
             return

@@ -6,6 +6,7 @@ before the job's own record. See docs/decisions/0043.
 
     ab/ab12…             a blob
     ab/ab12….<job id>    the mark of a job that refers to it
+    ab/ab12….damaged     what was found in place of a blob, and isn't what was stored; deleted a day later
     trash/ab12…          a blob that nothing refers to; deleted a day later
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from holdfast.blobs import threads
 from holdfast.blobs.local import LocalFile, find_file
 from holdfast.blobs.store import BlobStore, NoObject
+from holdfast.core.canonical import sized
 from holdfast.core.errors import BlobGone, BlobsAway, Invalid
 from holdfast.core.references import (
     Reference,
@@ -33,6 +35,9 @@ from holdfast.core.references import (
 )
 
 TRASH = "trash/"
+
+DAMAGED = ".damaged"
+"""What follows a blob's key where its damaged content lies. The collector takes it for the mark of an unknown job."""
 
 MARKED_SECONDS = 600.0
 """For how long a mark counts as fresh, so that the same job doesn't set it again."""
@@ -65,17 +70,18 @@ class Blobs:
     async def keep(self, text: str, job: str, where: str = "the value", *, always: bool = False) -> str:
         """Return what to record of a value: its text, or a reference to it. With `always`, even if it is small.
 
+        Without a blob store, a small value stays in its record. Raises BadValue if it is too large.
         The blob is stored, and every file that the value names is marked, before this returns.
         """
         if not always and not may_need_blobs(text):
             return text
-        check_own(text, where)
+        check_own(sized(text, where), where)
         files = [one for one in references_in(text) if not one.is_value]
         if not always and not files and not is_large(text):
             return text
         await self.ready(create=True)
         if self.store is None:
-            if files or always:
+            if files:
                 raise Invalid(f"{where}: {NO_STORE}")
             return check_inline(text, where)
         if files:
@@ -100,9 +106,9 @@ class Blobs:
         await threads.run(self._refer_all, list(dict.fromkeys(references)), job)
 
     async def put_file(self, file: LocalFile, job: str) -> None:
-        """Upload a file for this job, unless it is there already."""
+        """Upload a file for this job, unless it is there already. Raises BlobsAway, also if there is no blob store."""
         if (await self.ready(create=True)).store is None:
-            raise Invalid(f"{file.path}: {NO_STORE}")
+            raise BlobsAway(f"{file.path}: {NO_STORE}")
         await self.refer([file.reference], job)
 
     async def save(self, reference: Reference, path: Path) -> None:
@@ -124,7 +130,10 @@ class Blobs:
     # Calls that block. `ready` was called before.
 
     def chunks(self, reference: Reference) -> Generator[bytes, None, None]:
-        """Read a blob. Raises BlobGone if it isn't there, or at its end if its content isn't what was stored."""
+        """Read a blob. Raises BlobGone if it isn't there, or at its end if its content isn't what was stored.
+
+        Such content is set aside, so that whoever stores the blob again really does.
+        """
         if self.store is None:
             raise BlobGone(f"{_named(reference)} can't be read: {NO_STORE}")
         hashed = hashlib.sha256()
@@ -133,16 +142,14 @@ class Blobs:
                 hashed.update(chunk)
                 yield chunk
         if hashed.hexdigest() != reference.sha256:
-            raise BlobGone(
-                f"{_named(reference)} was altered in the blob store {self.store.place}; restore it from a backup, or "
-                "run the job again"
-            )
+            with suppress(OSError, BlobsAway):
+                self._set_aside(self.store, reference)
+            raise _altered(reference, self.store)
 
     def has(self, reference: Reference) -> bool:
         """Whether a blob is there, or in the trash."""
-        keys = (self.key_of(reference), f"{self.prefix}{TRASH}{reference.sha256}")
         with self._guarded():
-            return self.store is not None and any(self.store.has(key) for key in keys)
+            return self.store is not None and any(self.store.has(key) for key in self._keys_of(reference))
 
     def save_now(self, reference: Reference, path: Path) -> None:
         """Like `save`, in this thread."""
@@ -152,25 +159,46 @@ class Blobs:
                 for chunk in self.chunks(reference):
                     file.write(chunk)
             aside.replace(path)
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):
                 aside.unlink()
+            if isinstance(error, OSError):  # about the file that was asked for, not the one aside
+                raise OSError(error.errno, error.strerror, str(path)) from None
             raise
 
     def key_of(self, reference: Reference) -> str:
         """The key of a blob."""
         return f"{self.prefix}{reference.sha256[:2]}/{reference.sha256}"
 
+    def _keys_of(self, reference: Reference) -> tuple[str, str]:
+        """Where a blob may be: at its place, or in the trash."""
+        return self.key_of(reference), f"{self.prefix}{TRASH}{reference.sha256}"
+
     def _found(self, store: BlobStore, reference: Reference) -> Iterator[bytes]:
         if self.prefix is not None:
-            for key in (self.key_of(reference), f"{self.prefix}{TRASH}{reference.sha256}"):
+            for key in self._keys_of(reference):
                 with suppress(NoObject):
                     yield from store.get(key)
                     return
+            if store.has(self.key_of(reference) + DAMAGED):
+                raise _altered(reference, store)
         raise BlobGone(
             f"{_named(reference)} isn't in the blob store {store.place} any more; restore it from a backup, or run the "
             "job again"
         )
+
+    def _set_aside(self, store: BlobStore, reference: Reference) -> None:
+        """Move away what isn't the content of this blob, if a second look finds the same."""
+        whole = self.key_of(reference)
+        for key in self._keys_of(reference):
+            with suppress(NoObject):
+                hashed = hashlib.sha256()
+                for chunk in store.get(key):
+                    hashed.update(chunk)
+                if hashed.hexdigest() != reference.sha256:
+                    store.move(key, whole + DAMAGED)
+        for marked in [one for one in list(self._marked) if one[0] == whole]:
+            self._marked.pop(marked, None)
 
     def _put_value(self, text: str, job: str) -> Reference:
         content = text.encode()
@@ -191,7 +219,7 @@ class Blobs:
                 self._copy_all(other, other._files_in(reference), job)
 
     def _put(self, reference: Reference, job: str, chunks: Callable[[], Iterable[bytes]] | None) -> None:
-        """Mark a blob, and store it unless it is there. The mark comes first: see `collecting`."""
+        """Mark a blob, and store it unless it is there whole. The mark comes first: see `collecting`."""
         store, key, now = self.store, self.key_of(reference), time.monotonic()
         if store is None:
             raise Invalid(NO_STORE)
@@ -199,17 +227,17 @@ class Blobs:
             return
         mark = f"{key}.{job}"
         with self._guarded():
-            if chunks is not None and not store.has(key):
+            if chunks is not None and store.size(key) != reference.size:
                 store.put(key, chunks(), [mark])
             else:
                 store.mark([mark])
-                if not store.has(key):
-                    if chunks is None:
-                        store.move(f"{self.prefix}{TRASH}{reference.sha256}", key)
-                        if not store.has(key):
-                            next(self._found(store, reference))  # raises
-                    else:
+                if chunks is not None:
+                    if store.size(key) != reference.size:
                         store.put(key, chunks())
+                elif not store.has(key):
+                    store.move(f"{self.prefix}{TRASH}{reference.sha256}", key)
+                    if not store.has(key):
+                        next(self._found(store, reference))  # raises
         while len(self._marked) >= MARKED_KEPT:
             self._marked.pop(next(iter(self._marked)), None)
         self._marked[key, job] = now
@@ -234,6 +262,13 @@ NO_STORE = (
     "there is no blob store for large values and files; name one with App(blobs=…) or $HOLDFAST_BLOBS: a "
     "folder, or a URL such as s3://bucket/folder"
 )
+
+
+def _altered(reference: Reference, store: BlobStore) -> BlobGone:
+    return BlobGone(
+        f"{_named(reference)} was altered in the blob store {store.place}; restore it from a backup, or run the job "
+        "again"
+    )
 
 
 def _named(reference: Reference) -> str:

@@ -54,9 +54,12 @@ class FolderBlobs(BlobStore):
             raise NoObject(key) from None
         return _chunks(file)
 
-    def has(self, key: str) -> bool:
+    def size(self, key: str) -> int | None:
         """See BlobStore."""
-        return self._path(key).exists()
+        try:
+            return self._path(key).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """See BlobStore."""

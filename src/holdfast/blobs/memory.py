@@ -41,10 +41,10 @@ class MemoryBlobs(BlobStore, forking.Forkable):
                 raise NoObject(key)
             return iter([self._objects[key][0]])
 
-    def has(self, key: str) -> bool:
+    def size(self, key: str) -> int | None:
         """See BlobStore."""
         with self._lock:
-            return key in self._objects
+            return len(self._objects[key][0]) if key in self._objects else None
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """See BlobStore."""

@@ -54,7 +54,7 @@ class ObjectBlobs(BlobStore):
         parts, first = iter(chunks), bytearray()
         while len(first) <= PART_BYTES and (chunk := next(parts, b"")):
             first += chunk
-        with self._calling(key):
+        with self._in_place(key):
             if len(first) <= PART_BYTES:  # one request
                 obstore.put(self._store, key, bytes(first), use_multipart=False)
             else:
@@ -64,7 +64,7 @@ class ObjectBlobs(BlobStore):
     def mark(self, keys: Sequence[str]) -> None:
         """See BlobStore."""
         for key in keys:
-            with self._calling(key):
+            with self._in_place(key):
                 obstore.put(self._store, key, b"")
 
     def get(self, key: str) -> Iterator[bytes]:
@@ -73,18 +73,17 @@ class ObjectBlobs(BlobStore):
             for chunk in obstore.get(self._store, key).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
-    def has(self, key: str) -> bool:
+    def size(self, key: str) -> int | None:
         """See BlobStore."""
         try:
             with self._calling(key):
-                obstore.head(self._store, key)
+                return int(obstore.head(self._store, key)["size"])
         except NoObject:
-            return False
-        return True
+            return None
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """See BlobStore. Object stores list whole path segments, in the order of the keys."""
-        with self._calling(prefix):
+        with self._in_place(prefix):
             for page in obstore.list(self._store, prefix=prefix.rpartition("/")[0] or None):
                 for one in page:
                     if one["path"].startswith(prefix):
@@ -107,6 +106,18 @@ class ObjectBlobs(BlobStore):
                     obstore.delete(self._store, keys[start : start + DELETED_AT_ONCE])
             except NoObject:
                 continue
+
+    @contextmanager
+    def _in_place(self, key: str) -> Iterator[None]:
+        """Like `_calling`, where only the bucket itself can be what is not found."""
+        try:
+            with self._calling(key):
+                yield
+        except NoObject:
+            raise BlobsAway(
+                f"blob store {self.place}: there is no such bucket or container; create it, or correct the name in "
+                "App(blobs=…) or $HOLDFAST_BLOBS"
+            ) from None
 
     @contextmanager
     def _calling(self, key: str) -> Iterator[None]:

@@ -51,8 +51,12 @@ class BlobStore(ABC):
         """Read an object in chunks of about CHUNK_BYTES. Raises NoObject, at the latest with the first chunk."""
 
     @abstractmethod
+    def size(self, key: str) -> int | None:
+        """How many bytes the object with this key has; None if there is none."""
+
     def has(self, key: str) -> bool:
         """Whether there is an object with this key."""
+        return self.size(key) is not None
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[Stored]:

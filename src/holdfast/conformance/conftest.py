@@ -13,7 +13,9 @@ import pytest
 from holdfast.conformance.given import Another, StoreClock
 from holdfast.conformance.kinds import THIS_MACHINE, Kind, kind_of
 from holdfast.conformance.plugin import ENGINES, EXAMPLES, HOW_TO_CALL
+from holdfast.conformance.race import RACERS
 from holdfast.conformance.texts import TEXTS
+from holdfast.engines.contract import Engine
 
 DIFFERENTIAL = Path(__file__).with_name("test_differential.py")
 
@@ -107,3 +109,11 @@ def examples(pytestconfig: pytest.Config) -> int:
 def text(request: pytest.FixtureRequest) -> str:
     """A text that some store might change."""
     return TEXTS[request.param]
+
+
+@pytest.fixture
+def engines(engine: Engine, another: Another, runner: asyncio.Runner) -> list[Engine]:
+    """Return an engine for each racer: its own if the store can be shared, otherwise the same one."""
+    if not engine.guarantees.shared:
+        return [engine] * RACERS
+    return [engine, *(runner.run(another()) for _ in range(RACERS - 1))]

@@ -3,14 +3,10 @@
 Each racer has its own thread and loop and, if the store can be shared, its own engine.
 """
 
-import asyncio
 from collections.abc import Sequence
-
-import pytest
 
 from holdfast.conformance.given import (
     SECOND,
-    Another,
     StoreClock,
     applied_to,
     change,
@@ -32,14 +28,6 @@ from holdfast.engines.contract import Engine
 
 CROWD = 24
 """How many jobs the claimers of one round compete for."""
-
-
-@pytest.fixture
-def engines(engine: Engine, another: Another, runner: asyncio.Runner) -> list[Engine]:
-    """Return an engine for each racer: its own if the store can be shared, otherwise the same one."""
-    if not engine.guarantees.shared:
-        return [engine] * RACERS
-    return [engine, *(runner.run(another()) for _ in range(RACERS - 1))]
 
 
 def winners(laps: Sequence[Lap[list[Applied | Conflict]]]) -> list[Applied]:

@@ -11,7 +11,6 @@ from holdfast.conformance.given import (
     DAY,
     HOUR,
     MINUTE,
-    Another,
     StoreClock,
     applied_to,
     change,
@@ -280,14 +279,6 @@ async def test_a_pruned_holder_is_told_as_insert_counts_it(engine: Engine, clock
 
 
 # Races.
-
-
-@pytest.fixture
-def engines(engine: Engine, another: Another, runner: asyncio.Runner) -> list[Engine]:
-    """Return an engine for each racer: its own if the store can be shared, otherwise the same one."""
-    if not engine.guarantees.shared:
-        return [engine] * RACERS
-    return [engine, *(runner.run(another()) for _ in range(RACERS - 1))]
 
 
 async def test_of_many_submitters_one_gets_in(engines: list[Engine], clock: StoreClock) -> None:

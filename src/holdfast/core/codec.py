@@ -326,6 +326,13 @@ class Signature:
         places += [self._read_plain(self._more, value) for value in more]
         return tuple(places), read | {name: self._read_plain(self._others, value) for name, value in others.items()}
 
+    def read_after_one(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Like `read_call`, for the arguments after a first one that isn't known yet."""
+        self._bind((None, *args), {})
+        names = [*self._places[1 : len(args) + 1]]
+        names += [self._more] * (len(args) - len(names))
+        return tuple(self._read_plain(name, value) for name, value in zip(names, args, strict=True))
+
     def _read_plain(self, name: str, value: Any) -> Any:
         codec = self._codecs[name]
         return codec.decode(written(value, codec.where))

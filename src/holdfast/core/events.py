@@ -17,6 +17,10 @@ EVENT, EVENT_ID, EVENT_DEEP = "event", "event_id", "event_depth"
 _NAME = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*")
 
 
+class EndlessEvents(NotAllowed):
+    """Too many events led to one another. A retry would find the same."""
+
+
 def check_event(name: str) -> str:
     """Return an event's name, or raise Invalid."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS or not _NAME.fullmatch(name):
@@ -40,9 +44,9 @@ def event_key(name: str, id: str) -> str:
 
 
 def event_meta(name: str, id: str, depth: int) -> dict[str, str]:
-    """Return the meta entries of a job that an event makes; or raise NotAllowed if too many events led to it."""
+    """Return the meta entries of a job that an event makes; or raise EndlessEvents if too many events led to it."""
     if depth > EVENT_DEPTH:
-        raise NotAllowed(
+        raise EndlessEvents(
             f"event {name}: {EVENT_DEPTH} events led to the job that emits it, each emitted by the job of the one "
             "before; it was not emitted, because that looks like a loop"
         )

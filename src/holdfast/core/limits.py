@@ -85,10 +85,11 @@ class Limit(NamedTuple):
 
 
 _REFUSED, _CUT = "refused", "cut"
+_REFUSED_OR_HELD = "refused (`BadValue`); a text that is a result is held in a file"
 
 LIMITS: tuple[Limit, ...] = (
-    Limit("arguments or result of a job or step, as JSON", f"{PAYLOAD_BYTES >> 20} MiB", "refused (`BadValue`)"),
-    Limit("the same on a store without a blob store", f"{INLINE_BYTES >> 20} MiB", "refused (`BadValue`)"),
+    Limit("arguments or result of a job or step, as JSON", f"{PAYLOAD_BYTES >> 20} MiB", _REFUSED_OR_HELD),
+    Limit("the same on a store without a blob store", f"{INLINE_BYTES >> 20} MiB", _REFUSED_OR_HELD),
     Limit("arguments of a submit with `connection=`", f"{INLINE_BYTES >> 20} MiB, without a `Blob`", "refused"),
     Limit("idempotency key", f"{JOB_KEY_CHARACTERS} characters", _REFUSED),
     Limit("priority", f"from -{PRIORITIES} to {PRIORITIES}", _REFUSED),

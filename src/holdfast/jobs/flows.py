@@ -26,7 +26,7 @@ from holdfast.core.model import NEW_JOBS_LIMIT, PAGE_LIMIT, Job, State, Time, Wh
 from holdfast.core.references import is_kept_outside, may_need_blobs
 from holdfast.engines.contract import Engine
 from holdfast.jobs.job_calls import JobCall, call_from_json
-from holdfast.jobs.large_values import result_of
+from holdfast.jobs.large_values import reading_arguments, result_of
 from holdfast.jobs.requests import JobRequest, new_job
 
 FLOW_TYPE = "holdfast.flow"
@@ -267,11 +267,12 @@ async def resolved_args(engine: Engine, job: Job) -> str:
     """Return the arguments of a job, with the results that its first argument refers to."""
     if not has_reference(job):
         return job.args
-    text = await engine.blobs.fetch(job.args)
-    if not text.startswith(_STARTS):
-        return text
-    first, *rest = msgspec.json.decode(text, type=list[Raw])
-    value = await resolve_reference(engine, bytes(first).decode())
+    with reading_arguments():
+        text = await engine.blobs.fetch(job.args)
+        if not text.startswith(_STARTS):
+            return text
+        first, *rest = msgspec.json.decode(text, type=list[Raw])
+        value = await resolve_reference(engine, bytes(first).decode())
     return f"[{','.join([value, *(bytes(one).decode() for one in rest)])}]"
 
 
@@ -305,6 +306,17 @@ async def result_text(engine: Engine, job: Job) -> str:
 async def flow_result(engine: Engine, text: str) -> str:
     """Return the result of a flow as text, given what is stored with the flow itself."""
     return await resolve_reference(engine, text) if text.startswith(_STARTS_RESULTS) else text
+
+
+def misfit(text: str, error: BadValue) -> BadValue:
+    """Return the error of a job that can't read its arguments. The list that a flow gave it may have None in it."""
+    try:
+        first = msgspec.json.decode(text, type=list[Raw])[0]
+        lacks = b"null" in map(bytes, msgspec.json.decode(first, type=list[Raw]))
+    except (IndexError, msgspec.MsgspecError):
+        return error
+    hint = "a place whose job failed is None, so the type hint must allow that, as list[int | None] does"
+    return BadValue(f"{error}; {hint}") if lacks else error
 
 
 class ListCodec(Codec[list[Any]]):

@@ -4,16 +4,21 @@ Must not know a blob store. Lists and status never come here: a record has a ref
 reads it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from holdfast.blobs import threads
 from holdfast.core.durations import in_words
-from holdfast.core.errors import BadValue, BlobGone
-from holdfast.core.model import Job, Step
+from holdfast.core.errors import BadValue, BlobGone, BlobsAway
+from holdfast.core.model import PAGE_LIMIT, Job, Step, Time
 from holdfast.core.references import Reference, check_inline, is_kept_outside, may_need_blobs, references_in
 from holdfast.engines.contract import Engine
+
+
+class ArgumentsAway(BlobsAway):
+    """A job's arguments are in a blob store that can't be reached now. Its code hasn't run."""
 
 
 async def keep_arguments(engine: Engine, jobs: Sequence[Job]) -> Sequence[Job]:
@@ -53,7 +58,7 @@ async def result_of(engine: Engine, job: Job) -> str:
     if not is_kept_outside(text):
         return text
     kept_ms = job.options.keep_result_ms
-    if kept_ms is not None and job.finished_at is not None and await engine.now() >= job.finished_at + kept_ms:
+    if kept_ms is not None and not await needs_blobs(engine, job, await engine.now(), {}):
         raise BlobGone(
             f"the result of job {job.id} was kept for {in_words(kept_ms)}, as keep_result says, and was dropped then; "
             "run the job again, or give it a longer keep_result"
@@ -61,9 +66,42 @@ async def result_of(engine: Engine, job: Job) -> str:
     return await engine.blobs.fetch(text)
 
 
+async def needs_blobs(engine: Engine, job: Job, now: Time, known: dict[str, Job | None]) -> bool:
+    """Whether a job's large values and files are kept: as long as the job, unless `keep_result` says otherwise.
+
+    That counts from the end of the last job above it, such as its flow, which may pass its result on. `known` are jobs
+    above that were read already.
+    """
+    kept_ms = job.options.keep_result_ms
+    if kept_ms is None or job.finished_at is None or now < job.finished_at + kept_ms:
+        return True
+    for _ in range(PAGE_LIMIT):
+        if job.parent is None:
+            return False
+        if job.parent not in known:
+            (known[job.parent],) = await engine.get([job.parent])
+        above = known[job.parent]
+        if above is None:
+            return False
+        if above.finished_at is None or now < above.finished_at + kept_ms:
+            return True
+        job = above
+    return False
+
+
 async def arguments_of(engine: Engine, job: Job) -> str:
     """Return the JSON text of a job's arguments."""
-    return await engine.blobs.fetch(job.args)
+    with reading_arguments():
+        return await engine.blobs.fetch(job.args)
+
+
+@contextmanager
+def reading_arguments() -> Iterator[None]:
+    """Say that what is away are arguments: the job can run once they are back."""
+    try:
+        yield
+    except BlobsAway as away:
+        raise ArgumentsAway(f"the job's arguments can't be read now: {away}") from away
 
 
 async def stream(engine: Engine, reference: Reference) -> AsyncIterator[bytes]:

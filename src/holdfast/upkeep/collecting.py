@@ -8,6 +8,7 @@ from holdfast.blobs.collecting import Collected, collect
 from holdfast.core.errors import BlobsAway
 from holdfast.core.model import PAGE_LIMIT, Job, Time
 from holdfast.engines.contract import Engine
+from holdfast.jobs.large_values import needs_blobs
 from holdfast.safe_text import logger
 
 log = logger("holdfast.upkeep")
@@ -50,16 +51,11 @@ async def collect_blobs(engine: Engine, now: Time | None = None) -> Collected:
 
     async def left(ids: Collection[str]) -> set[str]:
         found: set[str] = set()
+        known: dict[str, Job | None] = {}
         asked, at = sorted(ids), await engine.now()
         for start in range(0, len(asked), PAGE_LIMIT):
             jobs = await engine.get(asked[start : start + PAGE_LIMIT])
-            found |= {job.id for job in jobs if job is not None and _needs_blobs(job, at)}
+            found |= {job.id for job in jobs if job is not None and await needs_blobs(engine, job, at, known)}
         return found
 
     return await collect(engine.blobs, left, time.time_ns() // 1_000_000 if now is None else now)
-
-
-def _needs_blobs(job: Job, now: Time) -> bool:
-    """Whether a job's large values and files are kept: as long as the job, unless `keep_result` says otherwise."""
-    kept_ms = job.options.keep_result_ms
-    return job.finished_at is None or kept_ms is None or now < job.finished_at + kept_ms

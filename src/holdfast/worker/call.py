@@ -395,7 +395,7 @@ class Call:
 
     def make_done(self, value: Any, started_at: Time) -> Step:
         """Return the record of a step that succeeded."""
-        text, self._value = self.spec.signature.result.copied(value)
+        text, self._value = self.spec.signature.result.part(value)  # whoever keeps it says whether it is too large
         self.journal.note_code(self.name, self.spec.function)
         self._done = self.make_record(StepState.DONE, started_at, result=text)
         if self.attempt.engine.observers:

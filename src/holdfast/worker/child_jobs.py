@@ -230,13 +230,18 @@ def _submit_group(type: str) -> str:
     return f"~submit:{type}"
 
 
+def call_name(attempt: Attempt, group: str, name: str) -> str:
+    """Name a call of the job's code: by the step that makes it, what it says, and its number among equal calls."""
+    call = f"{attempt.journal.calls.first_path(PATH.get())}/{group}\n{name}"
+    return f"{call}\n{attempt.journal.calls.number(call)}"
+
+
 async def _find_id(attempt: Attempt, group: str, name: str) -> str:
     """Return a child's id: the same on every run of its parent, but different for each equal child.
 
     If the run was made from another one, it is the id of that one's child, if that has completed.
     """
-    call = f"{attempt.journal.calls.first_path(PATH.get())}/{group}\n{name}"
-    call = f"{call}\n{attempt.journal.calls.number(call)}"
+    call = call_name(attempt, group, name)
     origin = attempt.journal.records.origin
     if origin is not None:
         inherited = await _inherited(attempt)

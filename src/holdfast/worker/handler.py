@@ -10,8 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.core.durations import in_words
+from holdfast.core.errors import BadValue
 from holdfast.core.references import is_kept_outside, may_need_blobs
 from holdfast.engines.observers import Tracer
+from holdfast.jobs.flows import is_member, misfit
+from holdfast.jobs.large_values import reading_arguments
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.large_results import keep_job_result
@@ -45,8 +48,12 @@ async def run_handler(attempt: Attempt) -> str:
     """Run the job's function and return its result as text."""
     spec, text = attempt.spec, attempt.args or attempt.job.args
     if is_kept_outside(text):
-        text = await attempt.engine.blobs.fetch(text)
-    args, kwargs = spec.signature.decode(text)
+        with reading_arguments():
+            text = await attempt.engine.blobs.fetch(text)
+    try:
+        args, kwargs = spec.signature.decode(text)
+    except BadValue as error:
+        raise (misfit(text, error) if is_member(attempt.job) else error) from error.__cause__
     if spec.is_async:
         value = await spec.function(*args, **kwargs)
     else:
@@ -56,7 +63,7 @@ async def run_handler(attempt: Attempt) -> str:
             return spec.function(*args, **kwargs)
 
         value = await run_in_thread(contextvars.copy_context(), work)
-    text = spec.signature.result.encode(value)
+    text, _ = spec.signature.result.part(value)  # whoever keeps it says whether it is too large
     if attempt.keeps_result and (may_need_blobs(text) or attempt.job.options.keep_result_ms is not None):
         return await keep_job_result(attempt, text)
     return text

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from holdfast.blobs import threads
 from holdfast.blobs.local import hold_text
-from holdfast.core.codec import canonical
-from holdfast.core.errors import BlobsAway, Unstored
+from holdfast.core.codec import PAYLOAD_LIMIT, canonical
+from holdfast.core.errors import BlobError, Invalid, Unstored
+from holdfast.core.limits import size_of
 from holdfast.core.model import Step, StepState
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, resolve_command
 from holdfast.worker.attempt import Attempt
@@ -19,17 +20,11 @@ from holdfast.worker.recorded_errors import error_of
 async def keep_job_result(attempt: Attempt, text: str) -> str:
     """Return what to record of a job's result. Raises Unstored if it can't be stored."""
     job = attempt.job
+    always = job.options.keep_result_ms is not None
     try:
-        return await attempt.engine.blobs.keep(
-            text, job.id, f"result of {job.type}", always=job.options.keep_result_ms is not None
-        )
-    except BlobsAway as away:
-        held = await threads.run(hold_text, job.id, text)
-        command = resolve_command(job.id, "", f"@{held}")
-        raise Unstored(
-            f"the job is done, but its result couldn't be stored: {away}; {held} holds it: once the blob store works, "
-            f"run {command}"
-        ) from away
+        return await _keep(attempt, text, f"result of {job.type}", always=always)
+    except (BlobError, Invalid) as trouble:
+        raise await _held("the job", job.id, "", text, trouble) from trouble
 
 
 async def keep_step_result(attempt: Attempt, step: Step) -> Step:
@@ -39,17 +34,25 @@ async def keep_step_result(attempt: Attempt, step: Step) -> Step:
     """
     assert step.result is not None
     try:
-        text = await attempt.engine.blobs.keep(step.result, step.job, f"result of {step.name}")
-        return replace(step, result=text)
-    except BlobsAway as away:
-        held = await threads.run(hold_text, step.job, step.result)
-        command = resolve_command(step.job, step.path, f"@{held}")
-        error = Unstored(
-            f"step {step.path} is done, but its result couldn't be stored: {away}; {held} holds it: once the blob "
-            f"store works, run {command}"
-        )
+        return replace(step, result=await _keep(attempt, step.result, f"result of {step.name}"))
+    except (BlobError, Invalid) as trouble:
+        error = await _held(f"step {step.path}", step.job, step.path, step.result, trouble)
         await _leave_in_doubt(attempt, step, error)
-        raise error from away
+        raise error from trouble
+
+
+async def _keep(attempt: Attempt, text: str, where: str, *, always: bool = False) -> str:
+    return await attempt.persist(lambda: attempt.engine.blobs.keep(text, attempt.job.id, where, always=always))
+
+
+async def _held(what: str, job: str, path: str, text: str, trouble: Exception) -> Unstored:
+    """Hold a result in a local file. Return the error that says where it is, and what to do with it."""
+    file = await threads.run(hold_text, job, text)
+    if size_of(text) > PAYLOAD_LIMIT:
+        now = f"{file} holds it: put it where it can stay, and run {resolve_command(job, path, 'VALUE')} with its place"
+    else:
+        now = f"{file} holds it: once that is put right, run {resolve_command(job, path, f'@{file}')}"
+    return Unstored(f"{what} is done, but its result couldn't be stored: {trouble}; {now}")
 
 
 async def _leave_in_doubt(attempt: Attempt, step: Step, error: Unstored) -> None:

@@ -8,20 +8,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import Cargo, complete, exhaust, fail, release
+from holdfast.core.changes import Cargo, complete, exhaust, fail, release, rest
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Unstored
 from holdfast.core.lifecycle import RELEASE_LIMIT
 from holdfast.core.model import NEVER_ASKED, Change, Error, Event, Job, Time
 from holdfast.core.outcome import doubt_text, failed_with, failure_event, failures_of, retry_at
+from holdfast.jobs.large_values import ArgumentsAway
 from holdfast.jobs.lost_workers import HANDED_OVER
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.drift import vanished_text
 from holdfast.worker.job_log import log_failure, log_review
-from holdfast.worker.recorded_errors import error_of, is_final, type_name
+from holdfast.worker.recorded_errors import error_of, is_final, text_of, type_name
 
 log = logger("holdfast.worker")
+
+AWAY_MS = 10_000
+"""When a job comes back whose arguments couldn't be read, because the blob store was away."""
 
 
 def decide_end(
@@ -75,6 +79,8 @@ def _decide_end(
         note = {**cargo["note"], HANDED_OVER: len(attempt.journal.records.steps), "why": stop}
         return decide_release(job, releases, now, by=by, **(cargo | Cargo(note=note)))
     assert error is not None
+    if error_of(error).type == type_name(ArgumentsAway()):
+        return _wait_for_arguments(attempt, error, now, by, cargo)
     return _decide_failure(attempt, error, now, by, chance, cargo)
 
 
@@ -107,6 +113,13 @@ def _decide_failure(
         return fail(job, now, by=by, error=error, run_at=run_at, **(cargo | Cargo(note=note)))
     log_review(job, error, attempt)
     return exhaust(job, now, by=by, error=error, **(cargo | Cargo(note=note)))
+
+
+def _wait_for_arguments(attempt: Attempt, raised: BaseException, now: Time, by: str, cargo: Cargo) -> Change:
+    """The job comes back later: its arguments can't be read now. Its code hasn't run, so this costs no attempt."""
+    why = text_of(raised)
+    log.warning("job %s (%s): %s; trying again in %s", attempt.job.id, attempt.job.type, why, in_words(AWAY_MS))
+    return rest(attempt.job, now, by=by, run_at=now + AWAY_MS, **(cargo | Cargo(note={**cargo["note"], "why": why})))
 
 
 def decide_release(job: Job, releases: int, now: Time, *, by: str, **cargo: Any) -> Change:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from holdfast.core.errors import BlobGone, Invalid, ItemsFailed, JobError, StepFailed, Unstored, WrongColour
+from holdfast.core.events import EndlessEvents
 from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
 from holdfast.redaction import redact
@@ -61,7 +62,7 @@ def is_final(error: BaseException) -> bool:
     return (
         error.is_final
         if isinstance(error, Reported)
-        else isinstance(error, Invalid | WrongColour | Unstored | BlobGone)
+        else isinstance(error, Invalid | WrongColour | Unstored | BlobGone | EndlessEvents)
     )
 
 

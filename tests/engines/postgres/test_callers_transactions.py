@@ -163,6 +163,55 @@ def test_blocking_code_does_the_same(postgres_store: str, run, begun: Any):
     run(app.close())
 
 
+@pytest.mark.parametrize("begun", ASYNC, ids=lambda begun: begun.__name__)
+def test_an_event_is_emitted_with_the_commit_and_never_after_a_rollback(postgres_store: str, run, begun: Any):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        app.on("number.given")(app.double)
+
+        @app.on("number.given")
+        @app.job
+        async def negate(n: int) -> int:
+            return -n
+
+        await app.open()
+        dsn = parse_url(postgres_store).dsn
+        with pytest.raises(Undone):
+            async with begun(dsn) as connection:
+                assert len(await app.emit("number.given", 4, id="evt-1", connection=connection)) == 2
+                raise Undone
+        assert await count(app) == 0
+        async with begun(dsn) as connection:
+            runs = await app.emit("number.given", 4, id="evt-1", connection=connection)
+            again = await app.emit("number.given", 4, id="evt-1", connection=connection)
+            assert await count(app) == 0, "nobody sees it yet"
+        assert [one.id for one in again] == [one.id for one in runs]
+        assert [one.id for one in await app.emit("number.given", 4, id="evt-1")] == [one.id for one in runs]
+        assert await count(app) == 2
+        async with app.worker():
+            assert sorted([await one.result(10) for one in runs]) == [-4, 8]
+        await app.close()
+
+    run(live())
+
+
+@pytest.mark.parametrize("begun", SYNC, ids=lambda begun: begun.__name__)
+def test_blocking_code_emits_an_event_with_its_commit(postgres_store: str, run, begun: Any):
+    app: Any = app_on(postgres_store)
+    app.on("number.given")(app.double)
+    run(app.open())
+    dsn = parse_url(postgres_store).dsn
+    with pytest.raises(Undone), begun(dsn) as connection:
+        app.sync.emit("number.given", 5, id="evt-1", connection=connection)
+        raise Undone
+    assert run(count(app)) == 0
+    with begun(dsn) as connection:
+        app.sync.emit("number.given", 5, id="evt-1", connection=connection)
+        assert run(count(app)) == 0
+    assert run(count(app)) == 1
+    run(app.close())
+
+
 def test_a_worker_hears_of_it_soon_after_the_commit(postgres_store: str, run):
     async def live() -> None:
         app: Any = app_on(postgres_store)

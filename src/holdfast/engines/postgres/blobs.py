@@ -66,9 +66,10 @@ class TableBlobs(BlobStore):
             yield part
             left, nth = left - len(part), nth + 1
 
-    def has(self, key: str) -> bool:
+    def size(self, key: str) -> int | None:
         """See BlobStore."""
-        return self._run(lambda db: db.fetchrow(self._sql.blob_get, key)) is not None
+        row = self._run(lambda db: db.fetchrow(self._sql.blob_get, key))
+        return None if row is None else int(row[1])
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """See BlobStore."""

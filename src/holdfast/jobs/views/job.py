@@ -4,17 +4,19 @@ Must not change anything.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.errors import BadValue
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Wait, Where
 from holdfast.core.references import is_kept_outside, references_in
 from holdfast.core.reruns import ASIDE_PATH, Origin, code_of, origin_of
 from holdfast.core.unreadable import log_lines
 from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE
-from holdfast.jobs.flows import FLOW_TYPE
+from holdfast.jobs.flows import FLOW_TYPE, FlowRun, read_flow
 from holdfast.jobs.questions import Refusal, refusals_of, waits_now
 from holdfast.jobs.run_file import history_before_import
 from holdfast.jobs.service import LOG_PATH, Jobs
@@ -34,6 +36,9 @@ from holdfast.jobs.views.shapes import (
 from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
 from holdfast.jobs.views.tree import Tree, tree_shape, view_tree
 from holdfast.safe_text import clean
+
+MEMBERS_SHOWN = 20
+"""How many different jobs of a flow are named, in their order."""
 
 VALUE_SHOWN = 1_000
 """How many characters of an argument or a result are shown; the JSON shape has all of it."""
@@ -152,10 +157,34 @@ def facts_of(job: Job, now: Time) -> dict[str, str]:
         "signals": ", ".join(
             f"{clean(signal.name)} ({ago(signal.at, now)})" for signal in job.inbox if not signal.name.startswith("~")
         ),
-        "arguments": _shorten(job.args),
+        "flow": (flow := flow_words(job)),
+        "arguments": "" if flow else _shorten(job.args),
         "result": "" if job.result is None else _shorten(job.result),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def flow_words(job: Job) -> str:
+    """Say what a flow is made of: "a chord of 31 jobs: 30 draw, join"; nothing for another job, or one kept outside."""
+    if job.type != FLOW_TYPE or is_kept_outside(job.args):
+        return ""
+    try:
+        flow = read_flow(job)
+        names = [_member_name(flow, place) for place in range(len(flow.flow.steps))]
+    except BadValue:
+        return ""
+    counts = [(name, len([*alike])) for name, alike in groupby(names)]
+    parts = [clean(name) if number == 1 else f"{number:,} {clean(name)}" for name, number in counts]
+    if len(parts) > MEMBERS_SHOWN:
+        parts = [*parts[:MEMBERS_SHOWN], f"{len(parts) - MEMBERS_SHOWN:,} more"]
+    return f"a {flow.flow.kind} of {plural(len(names), 'job')}{': ' if parts else ''}{', '.join(parts)}"
+
+
+def _member_name(run: FlowRun, place: int) -> str:
+    step = run.flow.steps[place]
+    if step.name or run.calls[step.call].type != FLOW_TYPE:
+        return run.name_of(place)
+    return f"a {read_flow(replace(run.job, args=bytes(step.args).decode())).flow.kind}"
 
 
 def _shorten(text: str) -> str:

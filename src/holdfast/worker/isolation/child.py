@@ -224,7 +224,7 @@ def _run(call: Call | Host, link: Link, teller: Teller, before: set[threading.Th
     link.send(Began())
     with _memory_limit(call.memory_mb):
         value = function(*args, **kwargs)
-        text = signature.result.encode(asyncio.run(value) if inspect.iscoroutinefunction(function) else value)
+        text, _ = signature.result.part(asyncio.run(value) if inspect.iscoroutinefunction(function) else value)
     teller.close()
     link.send(Done(msgspec.Raw(text.encode()), worn=_left_threads(before)))
 
