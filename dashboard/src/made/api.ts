@@ -510,6 +510,10 @@ export interface SetLimitRequest {
   burst?: number | null;
   reason?: string;
 }
+export interface SetQueueRequest {
+  most_waiting: number;
+  reason?: string;
+}
 export interface SignalRequest {
   name: string;
   value?: unknown;

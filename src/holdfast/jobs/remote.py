@@ -14,6 +14,7 @@ from holdfast.core.queue_bounds import QueueBound
 from holdfast.engines.contract import Engine
 from holdfast.engines.traits import Remote
 from holdfast.jobs.budgets import Budget, get_budget
+from holdfast.jobs.remote_places import RemotePlaces
 from holdfast.jobs.service import Jobs
 
 
@@ -24,7 +25,7 @@ def jobs_of(engine: Engine, bounds: Mapping[str, QueueBound] | None = None) -> J
     return Jobs(engine) if bounds is None else Jobs(engine, bounds=bounds)
 
 
-class RemoteJobs(Jobs):
+class RemoteJobs(RemotePlaces, Jobs):
     """The jobs of a store behind a server. `by` is the token's name, whatever a caller says."""
 
     def __init__(self, engine: Remote) -> None:

@@ -27,6 +27,13 @@ async def film(title: str, scenes: int = 2) -> list[str]:
     if title == "broken":
         raise ValueError("no such film")
     return await paint.map(range(scenes))
+
+app.limit("api", at_once=3)
+
+@app.on("film.wanted")
+@app.job
+async def wanted(film: dict) -> str:
+    return film["title"]
 """
 
 
@@ -126,9 +133,66 @@ async def test_no_token_can_be_read_and_no_state_written(served):
     app, _ = app_at(served)
     engine = (await app.open()).engine
 
-    assert await engine.records("token/") == []
-    with pytest.raises(NotAllowed):
-        await engine.put_record("token/x", "{}")
+    for prefix in ("token/", "", "l"):
+        with pytest.raises(NotAllowed, match="can't be read through a server"):
+            await engine.records(prefix)
+    for name in ("token/x", "schedule/x", "limit/x", "bucket/x", "queue/x", "budget/x", "pause/x", "quiet/x"):
+        with pytest.raises(NotAllowed, match="can't be written through a server"):
+            await engine.put_record(name, "{}")
+    await app.close()
+
+
+async def test_an_event_reaches_the_subscribers_of_other_programs(served):
+    app, _ = app_at(served)
+    [run] = await app.emit("film.wanted", {"title": "sea"}, id="1")
+    again = await app.emit("film.wanted", {"title": "sea"}, id="1")
+
+    assert await run.result(timeout=60) == "sea"
+    assert [one.id for one in again] == [run.id]
+    await app.close()
+
+
+async def test_schedules_are_put_paused_run_and_removed_by_the_server(served):
+    app, film = app_at(served)
+    put = await app.schedules.put("0 9 * * *", job=film.s("morning"), name="morning", by="somebody else")
+    await app.schedules.pause("morning", reason="the report is wrong")
+    paused = await app.schedules.get("morning")
+    await app.schedules.resume("morning")
+    run = await app.schedules.run_now("morning")
+    result = await run.result(timeout=60)
+    await app.schedules.remove("morning")
+
+    assert (put.type, put.args) == ("film", '["morning"]')
+    assert [change.by for change in put.changes] == ["http"]
+    assert paused.paused is not None
+    assert paused.paused.reason == "the report is wrong"
+    assert result == ["image 0", "image 1"]
+    assert await app.schedules.list() == []
+    with pytest.raises(NotFound):
+        await app.schedules.pause("evening")
+    await app.close()
+
+
+async def test_limits_queues_and_workers_are_changed_by_the_server(served):
+    app, _ = app_at(served)
+    jobs = await app.open()
+    limit = await jobs.set_limit("api", at_once=2, reason="they asked", by="somebody else")
+    back = await jobs.reset_limit("api")
+    until = await jobs.close_limit("api", 600_000)
+    await jobs.open_limit("api")
+    bound = await jobs.set_bound("video", 5)
+    none = await jobs.reset_bound("video")
+    [worker] = [one.worker for one in await jobs.workers() if "default" in one.queues]
+    await jobs.quiet_worker(worker)
+    await jobs.let_claim(worker)
+
+    assert (limit.now.at_once, limit.person.by, limit.changes[-1].by) == (2, "http", "http")
+    assert (back.now.at_once, back.person) == (3, None)
+    assert until > await jobs.engine.now()
+    assert (bound.person.most_waiting, bound.person.by) == (5, "http")
+    assert none.person is None
+    with pytest.raises(NotFound):
+        await jobs.open_limit("api")
     await app.close()
 
 
@@ -159,4 +223,6 @@ async def test_the_commands_work_through_the_server(served):
     assert "scheduled" in shown
     assert cancelled.startswith("cancelled")
     assert "film" in await asyncio.to_thread(run, "jobs", "--limit", "5")
+    assert "at most 2 at once" in await asyncio.to_thread(run, "limits", "set", "api", "--at-once", "2")
+    assert "at most 5 waiting" in await asyncio.to_thread(run, "queues", "set", "video", "--most-waiting", "5")
     await app.close()

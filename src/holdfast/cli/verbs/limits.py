@@ -16,7 +16,7 @@ from holdfast.cli.render.screen import console, print_lines, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.model import Time, Usage
 from holdfast.core.shared_limits import UNIT
-from holdfast.jobs.limits import LimitView, close_limit, list_limits, open_limit, reset_limit, set_limit
+from holdfast.jobs.limits import LimitView, list_limits
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import limit_shape
 from holdfast.jobs.views.text import ago, one_line, span, utc_clock
@@ -117,7 +117,7 @@ def set_one(
     """Set a limit, whatever code declares."""
 
     async def work(jobs: Jobs) -> None:
-        limit = await set_limit(jobs.engine, name, at_once=at_once, rate=rate, burst=burst, by=whoami(), reason=reason)
+        limit = await jobs.set_limit(name, at_once=at_once, rate=rate, burst=burst, by=whoami(), reason=reason)
         console().print(f"{name}: {limit.now.words()}")
 
     run_in_store(_url(ctx, url), work, write=True)
@@ -137,7 +137,7 @@ def reset(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
     """Let the settings in code count again."""
 
     async def work(jobs: Jobs) -> None:
-        limit = await reset_limit(jobs.engine, name, by=whoami(), reason=reason)
+        limit = await jobs.reset_limit(name, by=whoami(), reason=reason)
         console().print(f"{name}: {limit.now.words()}, as code declares")
 
     run_in_store(_url(ctx, url), work, write=True)
@@ -163,7 +163,7 @@ def close(ctx: click.Context, name: str, duration: str, reason: str, url: str | 
     for_ms = milliseconds(duration)
 
     async def work(jobs: Jobs) -> None:
-        until = await close_limit(jobs.engine, name, for_ms, by=whoami(), reason=reason)
+        until = await jobs.close_limit(name, for_ms, by=whoami(), reason=reason)
         console().print(f"closed {name} until {utc_clock(until)}")
 
     run_in_store(_url(ctx, url), work, write=True)
@@ -184,7 +184,7 @@ def open_one(ctx: click.Context, name: str, reason: str, url: str | None) -> Non
     """Open a limit that is closed."""
 
     async def work(jobs: Jobs) -> None:
-        await open_limit(jobs.engine, name, by=whoami(), reason=reason)
+        await jobs.open_limit(name, by=whoami(), reason=reason)
         console().print(f"opened {name}")
 
     run_in_store(_url(ctx, url), work, write=True)

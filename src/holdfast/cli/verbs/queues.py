@@ -13,7 +13,6 @@ from holdfast.core.keys import check_queue
 from holdfast.core.model import State
 from holdfast.core.queue_bounds import depth_of
 from holdfast.core.suggestions import suggest
-from holdfast.jobs.full_queues import reset_bound, set_bound
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import is_alive, view_queues
 from holdfast.jobs.views.text import ago, one_line, plural
@@ -144,7 +143,7 @@ def set_one(ctx: click.Context, name: str, most_waiting: int, reason: str, url: 
     """Set how many jobs may wait in a queue, whatever code declares."""
 
     async def work(jobs: Jobs) -> None:
-        bound = await set_bound(jobs.engine, name, most_waiting, by=whoami(), reason=reason)
+        bound = await jobs.set_bound(name, most_waiting, by=whoami(), reason=reason)
         depth = depth_of(await jobs.engine.count(), name)
         console().print(f"{name}: at most {most_waiting:,} waiting; {depth:,} wait now")
         if bound.code is None:
@@ -166,7 +165,7 @@ def reset(ctx: click.Context, name: str, url: str | None) -> None:
     """Let the bound in code count again."""
 
     async def work(jobs: Jobs) -> None:
-        bound = (await reset_bound(jobs.engine, name)).now(name)
+        bound = (await jobs.reset_bound(name)).now(name)
         console().print(f"{name}: no bound" if bound is None else f"{name}: {bound.words()}, as code declares")
 
     run_in_store(_url(ctx, url), work, write=True)

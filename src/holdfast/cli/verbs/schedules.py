@@ -24,15 +24,7 @@ from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import Time
 from holdfast.core.schedules import MISSED, OVERLAP, Template
 from holdfast.jobs.schedule_views import NEXT_LISTED, ScheduleView, list_schedules, next_ticks, view_schedule
-from holdfast.jobs.schedules import (
-    find_schedule,
-    pause_schedule,
-    put_schedule,
-    remove_schedule,
-    resume_schedule,
-    run_schedule,
-    zone_of,
-)
+from holdfast.jobs.schedules import find_schedule, zone_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import schedule_shape, time_text
 from holdfast.jobs.views.text import ago, one_line, plural, short_id
@@ -164,7 +156,7 @@ def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
     """Pause a schedule."""
 
     async def work(jobs: Jobs) -> None:
-        await pause_schedule(jobs.engine, name, by=whoami(), reason=reason)
+        await jobs.pause_schedule(name, by=whoami(), reason=reason)
         console().print(f"paused {name}")
 
     run_in_store(_url(ctx, url), work, write=True)
@@ -187,7 +179,7 @@ def resume(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
     """Let a paused schedule fire again, from now on."""
 
     async def work(jobs: Jobs) -> None:
-        await resume_schedule(jobs.engine, name, by=whoami(), reason=reason)
+        await jobs.resume_schedule(name, by=whoami(), reason=reason)
         view, now = await view_schedule(jobs.engine, name), await jobs.engine.now()
         fires = f"; next {_clock(view, view.next[0])}, {ago(view.next[0], now)}" if view.next else ""
         console().print(f"resumed {name}{fires}")
@@ -212,7 +204,7 @@ def run(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
     """Submit a schedule's job now."""
 
     async def work(jobs: Jobs) -> None:
-        id = await run_schedule(jobs.engine, name, by=whoami(), reason=reason)
+        id = await jobs.run_schedule(name, by=whoami(), reason=reason)
         echo(f"submitted {(await jobs.get(id)).type} {id}")
         echo(f"next: holdfast status {short_id(id)} --watch")
 
@@ -236,7 +228,7 @@ def remove(ctx: click.Context, name: str, url: str | None) -> None:
     """Remove a schedule."""
 
     async def work(jobs: Jobs) -> None:
-        is_code = await remove_schedule(jobs.engine, name)
+        is_code = await jobs.remove_schedule(name)
         more = "; code declares it, so the next worker that starts makes it again" if is_code else ""
         console().print(f"removed {name}{more}")
 
@@ -292,7 +284,7 @@ def put(ctx: click.Context, /, name: str, target: str | None, url: str | None, *
     )  # fmt: skip
 
     async def work(jobs: Jobs) -> None:
-        await put_schedule(jobs.engine, name, definition, by=whoami())
+        await jobs.put_schedule(name, definition, by=whoami())
         view, now = await view_schedule(jobs.engine, name), await jobs.engine.now()
         fires = f"; next {_clock(view, view.next[0])}, {ago(view.next[0], now)}" if view.next else ""
         console().print(f"{name}: {view.when}{fires}")

@@ -8,7 +8,6 @@ from holdfast.cli.options import json_option, reason_option, url_option
 from holdfast.cli.person import whoami
 from holdfast.cli.render.overview import worker_lines
 from holdfast.cli.render.screen import console, say_json
-from holdfast.jobs.quiet import let_claim, quiet_worker
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import worker_state
 from holdfast.jobs.views.shapes import worker_shape
@@ -66,7 +65,7 @@ def quiet(ctx: click.Context, worker: str, reason: str, url: str | None) -> None
     """Tell a worker to claim nothing more."""
 
     async def work(jobs: Jobs) -> None:
-        await quiet_worker(jobs.engine, worker, by=whoami(), reason=reason)
+        await jobs.quiet_worker(worker, by=whoami(), reason=reason)
         console().print(f"{worker} claims nothing more; it finishes what it runs")
 
     run_in_store(_url(ctx, url), work, write=True)
@@ -85,7 +84,7 @@ def resume(ctx: click.Context, worker: str, url: str | None) -> None:
     """Let a quiet worker claim jobs again."""
 
     async def work(jobs: Jobs) -> None:
-        await let_claim(jobs.engine, worker)
+        await jobs.let_claim(worker)
         console().print(f"{worker} claims jobs again")
 
     run_in_store(_url(ctx, url), work, write=True)

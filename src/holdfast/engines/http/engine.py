@@ -163,11 +163,7 @@ class HttpEngine(Remote):
     async def _put_record(
         self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
     ) -> Record | Conflict:
-        if jobs:
-            raise NotAllowed(f"record {name}: a remote app can't submit jobs with a record; ask the server's API")
-        raw = await self._wire.ask("POST", "/api/v1/store/put_record", [name, value, expected])
-        answer: Record | None = msgspec.json.decode(raw, type=Record | None)
-        return answer or Conflict(name, "somebody else changed the record")
+        raise NotAllowed(f"record {name[:60]!r} can't be written through a server; connect to the store with its URL")
 
     async def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         if parent is not None:

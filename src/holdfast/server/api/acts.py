@@ -39,6 +39,7 @@ from holdfast.server.api.requests import (
     ResolveRequest,
     ResolveStepRequest,
     SetLimitRequest,
+    SetQueueRequest,
     SignalRequest,
     SubmitRequest,
 )
@@ -245,6 +246,21 @@ async def resume_queue(ask: Ask) -> Done:
     return Done(words=f"Resumed {name}.")
 
 
+async def set_queue(ask: Ask) -> Done:
+    """Set how many jobs may wait in a queue."""
+    body: SetQueueRequest = ask.body
+    name = ask.param("name")
+    await ask.jobs.set_bound(name, body.most_waiting, by=ask.by, reason=body.reason)
+    return Done(words=f"{one_line(name, 60)}: at most {body.most_waiting:,} may wait.")
+
+
+async def reset_queue(ask: Ask) -> Done:
+    """Let the code's bound of a queue count again."""
+    name = ask.param("name")
+    bound = (await ask.jobs.reset_bound(name)).now(name)
+    return Done(words=f"{one_line(name, 60)}: {'no bound' if bound is None else bound.words() + ', as code declares'}.")
+
+
 async def quiet(ask: Ask) -> Done:
     """Tell a worker to claim nothing more."""
     await quiet_worker(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
@@ -349,6 +365,8 @@ ACTS = (
     _place_act("/jobs/{id}/budget", "add_budget", "Add to a job's budget", add_budget, AddBudgetRequest, BudgetLine),
     _place_act("/queues/{name}/pause", "pause_queue", "Pause a queue", pause_queue),
     _place_act("/queues/{name}/resume", "resume_queue", "Resume a queue", resume_queue),
+    _place_act("/queues/{name}/set", "set_queue", "Set how many jobs may wait in a queue", set_queue, SetQueueRequest),
+    _place_act("/queues/{name}/reset", "reset_queue", "Let the code's bound of a queue count", reset_queue),
     _place_act("/workers/{name}/quiet", "quiet_worker", "Tell a worker to claim nothing more", quiet),
     _place_act("/workers/{name}/resume", "resume_worker", "Let a quiet worker claim again", resume_worker),
     _place_act("/schedules/{name}/pause", "pause_schedule", "Pause a schedule", pause_one),

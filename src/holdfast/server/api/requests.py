@@ -149,6 +149,13 @@ class AddBudgetRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: Reason = ""
 
 
+class SetQueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many jobs may wait in a queue."""
+
+    most_waiting: int
+    reason: Reason = ""
+
+
 class SetLimitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """New settings of a limit. What is left out stays as it is."""
 
