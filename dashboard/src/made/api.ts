@@ -136,6 +136,12 @@ export interface Filter {
   type?: string | null;
   ids?: string[];
 }
+export interface ForkRequest {
+  until?: string | null;
+  args?: unknown[];
+  allow?: string[];
+  reason?: string;
+}
 export interface FormField {
   name: string;
   kind: string;
@@ -417,6 +423,13 @@ export interface ReasonRequest {
 }
 export interface ReplayRequest {
   args?: unknown[];
+  reason?: string;
+}
+export interface RerunRequest {
+  steps: string[];
+  args?: unknown[];
+  feedback?: string;
+  allow?: string[];
   reason?: string;
 }
 export interface ResolveRequest {

@@ -3,9 +3,11 @@
 Must not know HTTP: the engine does. Every change is made, checked and noted by the server.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from holdfast.core.codec import parse
 from holdfast.core.errors import Invalid, NotAllowed
@@ -82,6 +84,26 @@ class RemoteJobs(RemotePlaces, Jobs):
         """See Jobs."""
         return await self._act(id, "discard", {"reason": reason})
 
+    async def rerun(
+        self,
+        id: str,
+        steps: Sequence[str],
+        *,
+        args: str | None = None,
+        feedback: str = "",
+        allow: Collection[str] = (),
+        reason: str = "",
+    ) -> Job:
+        """See `reruns.rerun`."""
+        given = {"steps": list(steps), "feedback": feedback, "allow": list(allow), "reason": reason}
+        return await self._made(id, "rerun", given, args)
+
+    async def fork(
+        self, id: str, until: str | None, *, args: str | None = None, allow: Collection[str] = (), reason: str = ""
+    ) -> Job:
+        """See `reruns.fork`."""
+        return await self._made(id, "fork", {"until": until, "allow": list(allow), "reason": reason}, args)
+
     async def add_budget(self, id: str, given: Mapping[str, Any], *, by: str = "person", reason: str = "") -> Budget:
         """See Jobs."""
         await self._server.ask("POST", f"/jobs/{quote(id)}/budget", {"add": dict(given), "reason": reason})
@@ -95,8 +117,19 @@ class RemoteJobs(RemotePlaces, Jobs):
         """See Jobs."""
         await self._server.ask("POST", f"/queues/{quote(queue)}/resume", {})
 
+    async def _made(self, id: str, act: str, body: dict[str, Any], args: str | None) -> Job:
+        """Do an act that may make another run, and return the run."""
+        edited = {} if args is None else {"args": parse(args)}
+        raw = await self._server.ask("POST", f"/jobs/{_plain(id)}/{act}", {**body, **edited})
+        return await self.get(msgspec.json.decode(raw)["job"]["id"])
+
     async def _act(self, id: str, act: str, body: dict[str, Any]) -> Job:
-        if "/" in id or not id:
-            raise Invalid(f"{id[:60]!r} is not a job id")
-        await self._server.ask("POST", f"/jobs/{quote(id)}/{act}", body)
+        await self._server.ask("POST", f"/jobs/{_plain(id)}/{act}", body)
         return await self.get(id)
+
+
+def _plain(id: str) -> str:
+    """Return an id as a part of a path."""
+    if "/" in id or not id:
+        raise Invalid(f"{id[:60]!r} is not a job id")
+    return quote(id)

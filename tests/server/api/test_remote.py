@@ -11,6 +11,7 @@ import pytest
 from holdfast import App, JobFailed
 from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import Entry
+from holdfast.jobs.views.comparison import view_comparison
 from tests.server.clients import a_real_server
 
 PROGRAM = """
@@ -26,7 +27,10 @@ async def paint(number: int) -> str:
 async def film(title: str, scenes: int = 2) -> list[str]:
     if title == "broken":
         raise ValueError("no such film")
-    return await paint.map(range(scenes))
+    images = await paint.map(range(scenes))
+    if title == "broken late":
+        raise ValueError("no such end")
+    return images
 
 app.limit("api", at_once=3)
 
@@ -170,6 +174,40 @@ async def test_schedules_are_put_paused_run_and_removed_by_the_server(served):
     assert await app.schedules.list() == []
     with pytest.raises(NotFound):
         await app.schedules.pause("evening")
+    await app.close()
+
+
+async def test_a_rerun_and_a_fork_are_made_by_the_server(served):
+    app, film = app_at(served)
+    run = await film.submit("again", 2)
+    await run.result(timeout=60)
+    again = await run.rerun("paint#2", feedback="too dark", reason="look again")
+    fork = await run.fork("paint", args=["again", 3])
+
+    assert await again.result(timeout=60) == ["image 0", "image 1"]
+    compared = await view_comparison(app.jobs, await app.jobs.get(run.id), await app.jobs.get(again.id))
+    assert await fork.result(timeout=60) == ["image 0", "image 1", "image 2"]
+    assert len({run.id, again.id, fork.id}) == 3
+    assert [(await one.history())[1].by for one in (again, fork)] == ["http", "http"]
+    assert (await again.history())[1].note["rerun"] == run.id
+    assert [pair.relation for pair in compared.steps].count("same") >= 1
+    with pytest.raises(NotFound, match="no recorded step"):
+        await run.rerun("pint")
+    await app.close()
+
+
+async def test_a_job_in_review_is_previewed_and_rerun_by_the_server(served):
+    app, film = app_at(served)
+    run = await film.submit("broken late")
+    with pytest.raises(JobFailed):
+        await run.result(timeout=60)
+    plan = await run.preview_replay()
+    same = await run.rerun("paint#1")
+
+    assert len(plan.recorded) == 2
+    assert same is run
+    with pytest.raises(JobFailed):
+        await run.result(timeout=60)
     await app.close()
 
 

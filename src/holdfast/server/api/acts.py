@@ -5,7 +5,7 @@ Must not decide what a change is: `jobs` does.
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from holdfast.core.codec import canonical
@@ -19,6 +19,7 @@ from holdfast.core.unique import Unique
 from holdfast.jobs.limits import close_limit, get_limit, open_limit, reset_limit, set_limit
 from holdfast.jobs.quiet import let_claim, quiet_worker
 from holdfast.jobs.requests import JobRequest
+from holdfast.jobs.reruns import fork, rerun
 from holdfast.jobs.schedules import pause_schedule, remove_schedule, resume_schedule, run_schedule
 from holdfast.jobs.views.names import known_types
 from holdfast.jobs.views.overview import view_queues
@@ -33,9 +34,11 @@ from holdfast.server.api.requests import (
     AddBudgetRequest,
     AnswerRequest,
     CloseLimitRequest,
+    ForkRequest,
     OpenLimitRequest,
     ReasonRequest,
     ReplayRequest,
+    RerunRequest,
     ResolveRequest,
     ResolveStepRequest,
     SetLimitRequest,
@@ -176,15 +179,53 @@ async def answer(ask: Ask) -> Acted:
 async def replay(ask: Ask) -> Acted:
     """Run a job in review again."""
     body: ReplayRequest = ask.body
-    id, args = await id_of(ask), None
-    if body.args is not UNSET:
-        args = canonical(body.args)
-        typed = ask.call.server.typed
-        signature = None if typed is None else typed.signature((await ask.jobs.get(id)).type)
-        if signature is not None:
-            signature.decode(args)
+    id = await id_of(ask)
+    args = await _edited(ask, id, body.args)
     job = await ask.jobs.replay(id, args=args, by=ask.by, reason=body.reason)
     return await _acted(ask, job, f"Replayed {short_id(job.id)}: recorded steps keep their results.")
+
+
+async def _edited(ask: Ask, id: str, given: list[Any] | UnsetType) -> str | None:
+    """Return a job's other arguments as text, checked if its type is loaded here."""
+    if isinstance(given, UnsetType):
+        return None
+    args, typed = canonical(given), ask.call.server.typed
+    signature = None if typed is None else typed.signature((await ask.jobs.get(id)).type)
+    if signature is not None:
+        signature.decode(args)
+    return args
+
+
+async def rerun_steps(ask: Ask) -> Acted:
+    """Run recorded steps again: in the job if it is in review, otherwise in a new run."""
+    body: RerunRequest = ask.body
+    id, args = await id_of(ask), None if body.args is UNSET else canonical(body.args)
+    job = await rerun(
+        ask.jobs,
+        id,
+        body.steps,
+        args=args,
+        feedback=body.feedback,
+        allow=body.allow,
+        by=ask.by,
+        reason=body.reason,
+    )
+    return await _acted(ask, job, _made_words(id, job))
+
+
+async def fork_job(ask: Ask) -> Acted:
+    """Make a new run that keeps the first steps of another one."""
+    body: ForkRequest = ask.body
+    id = await id_of(ask)
+    args = await _edited(ask, id, body.args)
+    job = await fork(ask.jobs, id, body.until, args=args, allow=body.allow, by=ask.by, reason=body.reason)
+    return await _acted(ask, job, _made_words(id, job))
+
+
+def _made_words(id: str, job: Job) -> str:
+    if job.id == id:
+        return f"Replayed {short_id(id)}: it waits for a worker."
+    return f"Made {short_id(job.id)} from {short_id(id)}: it waits for a worker."
 
 
 async def resolve(ask: Ask) -> Acted:
@@ -359,6 +400,9 @@ ACTS = (
     _job_act("signal", "signal_job", "Send a job a named value", ACT, signal, SignalRequest),
     _job_act("answer", "answer_job", "Answer a job's question", ACT, answer, AnswerRequest),
     _job_act("replay", "replay_job", "Run a job in review again", REVIEW, replay, ReplayRequest),
+    _job_act("rerun", "rerun_job", "Run recorded steps of a job again, or in a new run if it has ended", REVIEW,
+             rerun_steps, RerunRequest),
+    _job_act("fork", "fork_job", "Make a new run from the first steps of another one", SUBMIT, fork_job, ForkRequest),
     _job_act("resolve", "resolve_job", "Complete a job in review with a result", REVIEW, resolve, ResolveRequest),
     _job_act("resolve-step", "resolve_step", "Decide a step in doubt", REVIEW, resolve_step, ResolveStepRequest),
     _job_act("discard", "discard_job", "Give up a job in review", REVIEW, discard),

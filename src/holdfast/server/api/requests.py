@@ -11,6 +11,9 @@ PAGE_DEFAULT = 100
 PAGE_MOST = 500
 """How many jobs or steps a page has."""
 
+STEPS_MOST = 1_000
+"""How many steps one rerun may name."""
+
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, description="why; the history keeps it")]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MOST, description="how many at most")]
 Duration = Annotated[str, Meta(description="a duration: 90s, 10m, 2h or 7d", examples=["10m"])]
@@ -123,6 +126,25 @@ class ReplayRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Run a job in review again, with its own arguments or with these."""
 
     args: Annotated[list[Any] | UnsetType, Meta(description="the whole list of arguments, as the job has it")] = UNSET
+    reason: Reason = ""
+
+
+class RerunRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which recorded steps to run again, by path or name. `args` are other arguments, for one step only."""
+
+    steps: Annotated[tuple[str, ...], Meta(min_length=1, max_length=STEPS_MOST, examples=[["draw#3"]])]
+    args: list[Any] | UnsetType = UNSET
+    feedback: Annotated[str, Meta(description="what is wrong with the result; the step can read it")] = ""
+    allow: Annotated[tuple[str, ...], Meta(description="effects that may happen again")] = ()
+    reason: Reason = ""
+
+
+class ForkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a new run begins: before the first step `until`, or with all that is recorded."""
+
+    until: Annotated[str | None, Meta(description="the step's name or path")] = None
+    args: Annotated[list[Any] | UnsetType, Meta(description="the new run's whole list of arguments")] = UNSET
+    allow: Annotated[tuple[str, ...], Meta(description="effects that may happen again")] = ()
     reason: Reason = ""
 
 
