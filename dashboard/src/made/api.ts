@@ -25,6 +25,10 @@ export interface AnswerRequest {
   value: unknown;
   name?: string | null;
 }
+export interface BlobStored {
+  sha256: string;
+  bytes: number;
+}
 export interface BudgetLine {
   job: string;
   short: string;

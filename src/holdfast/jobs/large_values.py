@@ -4,7 +4,7 @@ Must not know a blob store. Lists and status never come here: a record has a ref
 reads it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
@@ -66,7 +66,7 @@ async def arguments_of(engine: Engine, job: Job) -> str:
     return await engine.blobs.fetch(job.args)
 
 
-async def stream(engine: Engine, reference: Reference) -> AsyncIterator[bytes]:
+async def stream(engine: Engine, reference: Reference) -> AsyncGenerator[bytes, None]:
     """Open a blob by its reference, and yield its content in chunks. Raises BlobGone if it is gone or was altered."""
     await engine.blobs.ready()
     chunks = engine.blobs.chunks(reference)

@@ -9,13 +9,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.core.codec import parse
+from holdfast.blobs.local import find_file
+from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.model import Inserted, Job, Lease, Step
 from holdfast.core.queue_bounds import QueueBound
+from holdfast.core.references import references_in
 from holdfast.engines.contract import Engine
 from holdfast.engines.traits import Remote
 from holdfast.jobs.budgets import Budget, get_budget
+from holdfast.jobs.questions import signal_text
 from holdfast.jobs.remote_places import RemotePlaces
 from holdfast.jobs.service import Jobs
 
@@ -36,6 +39,8 @@ class RemoteJobs(RemotePlaces, Jobs):
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """See Jobs. The server checks the jobs, and looks whether their queues have room."""
+        for job in jobs:
+            await self._send_files(job.args)
         return await self.engine.insert(jobs, parent)
 
     async def cancel(self, id: str, *, by: str = "caller", reason: str = "", act: str = "") -> Job:
@@ -58,26 +63,28 @@ class RemoteJobs(RemotePlaces, Jobs):
         """See Jobs. A caller's own check needs the store."""
         if check is not None:
             raise NotAllowed(f"signal {name}: it can't be sent through a server's API; connect to the store itself")
-        return await self._act(id, "signal", {"name": name, "value": value})
+        return await self._act(id, "signal", {"name": name, "value": await self._sent(signal_text(name, value))})
 
     async def replay(
         self, id: str, *, args: str | None = None, by: str = "person", reason: str = "", act: str = ""
     ) -> Job:
         """See Jobs."""
-        edited = {} if args is None else {"args": parse(args)}
+        edited = {} if args is None else {"args": await self._sent(args)}
         return await self._act(id, "replay", {"reason": reason, **edited})
 
     async def resolve(
         self, id: str, result: object = None, *, by: str = "person", reason: str = "", act: str = ""
     ) -> Job:
         """See Jobs."""
-        return await self._act(id, "resolve", {"result": result, "reason": reason})
+        return await self._act(id, "resolve", {"result": await self._sent(canonical(result)), "reason": reason})
 
     async def resolve_step(
         self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
     ) -> Job:
         """See Jobs."""
-        given = {"path": path, "again": again, "reason": reason, **({} if again else {"result": result})}
+        given = {"path": path, "again": again, "reason": reason}
+        if not again:
+            given["result"] = await self._sent(canonical(result))
         return await self._act(id, "resolve-step", given)
 
     async def discard(self, id: str, *, by: str = "person", reason: str = "", act: str = "") -> Job:
@@ -117,9 +124,19 @@ class RemoteJobs(RemotePlaces, Jobs):
         """See Jobs."""
         await self._server.ask("POST", f"/queues/{quote(queue)}/resume", {})
 
+    async def _sent(self, text: str) -> Any:
+        """Return a value for a request, once the files that it names are uploaded."""
+        await self._send_files(text)
+        return parse(text)
+
+    async def _send_files(self, text: str) -> None:
+        for reference in references_in(text):
+            if (file := find_file(reference)) is not None:
+                await self.engine.blobs.take_in(file)
+
     async def _made(self, id: str, act: str, body: dict[str, Any], args: str | None) -> Job:
         """Do an act that may make another run, and return the run."""
-        edited = {} if args is None else {"args": parse(args)}
+        edited = {} if args is None else {"args": await self._sent(args)}
         raw = await self._server.ask("POST", f"/jobs/{_plain(id)}/{act}", {**body, **edited})
         return await self.get(msgspec.json.decode(raw)["job"]["id"])
 

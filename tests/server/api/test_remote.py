@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App, JobFailed
+from holdfast import App, Blob, BlobGone, JobFailed
 from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import Entry
+from holdfast.core.references import Reference
+from holdfast.jobs.requests import JobRequest
 from holdfast.jobs.views.comparison import view_comparison
 from tests.server.clients import a_real_server
 
 PROGRAM = """
-from holdfast import App, step
+from pathlib import Path
+
+from holdfast import App, Blob, step
 
 app = App()
 
@@ -31,6 +35,13 @@ async def film(title: str, scenes: int = 2) -> list[str]:
     if title == "broken late":
         raise ValueError("no such end")
     return images
+
+@app.job
+async def doubled(text: str, file: Blob) -> tuple[str, Blob]:
+    content = await file.open().read()
+    made = Path(f"{file.sha256}.made")
+    made.write_bytes(content * 2)
+    return text * 2, await Blob.from_path(made, media="text/plain")
 
 app.limit("api", at_once=3)
 
@@ -143,6 +154,40 @@ async def test_no_token_can_be_read_and_no_state_written(served):
     for name in ("token/x", "schedule/x", "limit/x", "bucket/x", "queue/x", "budget/x", "pause/x", "quiet/x"):
         with pytest.raises(NotAllowed, match="can't be written through a server"):
             await engine.put_record(name, "{}")
+    await app.close()
+
+
+async def test_large_values_and_files_go_through_the_server(served, tmp_path):
+    app, _ = app_at(served)
+
+    @app.job
+    async def doubled(text: str, file: Blob) -> tuple[str, Blob]:
+        raise AssertionError("runs on the worker")
+
+    text, content = "wave " * 40_000, b"sea " * 500_000
+    (tmp_path / "film").write_bytes(content)
+    run = await doubled.submit(text, await Blob.from_path(tmp_path / "film"))
+    twice, file = await run.result(timeout=60)
+    await file.save_to(tmp_path / "saved")
+    async with file.open() as stream:
+        beginning = await stream.read(8)
+    again = await doubled.submit("x", file)
+
+    assert twice == text * 2
+    assert (tmp_path / "saved").read_bytes() == content * 2
+    assert (beginning, file.media) == (b"sea sea ", "text/plain")
+    assert (await again.result(timeout=60))[1].size == 4 * len(content)
+    await app.close()
+
+
+async def test_a_file_that_nobody_has_is_refused(served):
+    app, _ = app_at(served)
+    jobs = await app.open()
+    mark = '[{"$blob":{"media":"","sha256":"' + "0" * 64 + '","size":1}}]'
+    with pytest.raises(BlobGone, match="isn't in the blob store"):
+        await jobs.submit([JobRequest(type="doubled", args=mark)])
+    with pytest.raises(BlobGone):
+        await Blob(Reference("0" * 64, 1), jobs.engine.blobs).open().read()
     await app.close()
 
 

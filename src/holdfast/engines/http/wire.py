@@ -8,8 +8,9 @@ import http.client
 import os
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +39,8 @@ CODES: Mapping[str, type[errors.HoldfastError]] = {
     "refused": errors.Refused,
     "not_found": errors.NotFound,
     "not_allowed": errors.NotAllowed,
+    "blob_gone": errors.BlobGone,
+    "blobs_away": errors.BlobsAway,
     "lease_lost": errors.LeaseLost,
     "outrun": errors.Outrun,
     "key_conflict": errors.KeyConflict,
@@ -87,6 +90,28 @@ class Wire:
         raw = b"" if body is None else msgspec.json.encode(body)
         running = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, method, path, raw, repeats)
         return await running
+
+    @contextmanager
+    def call(self, method: str, path: str, chunks: Iterable[bytes] | None = None) -> Iterator[http.client.HTTPResponse]:
+        """Make one request in this thread, on a connection of its own, and stream its body and its answer."""
+        connection = self._connect()
+        headers = {**self._headers, "Content-Type": "application/octet-stream"}
+        if chunks is not None:
+            headers["Transfer-Encoding"] = "chunked"
+        try:
+            try:
+                connection.request(method, self._parts.path.rstrip("/") + path, chunks, headers, encode_chunked=True)
+            except (BrokenPipeError, ConnectionResetError):
+                if connection.sock is None:
+                    raise
+            answer = connection.getresponse()  # perhaps a refusal, before all was sent
+            if answer.status >= 400 and method != "HEAD":
+                raise self._error(answer.status, answer.read(ANSWER_BYTES))
+            yield answer
+        except (OSError, http.client.HTTPException) as error:
+            raise self._away(error) from error
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """Let the threads end."""

@@ -9,7 +9,9 @@ from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Where
+from holdfast.jobs.flows import result_text
 from holdfast.jobs.ids import find_id
+from holdfast.jobs.large_values import arguments_of
 from holdfast.jobs.run_file import collect_run, dump_run
 from holdfast.jobs.views.job import view_job
 from holdfast.jobs.views.pages.job import JobPage, LogPage, StepPage, StepsPage, StoryPage, Timeline
@@ -107,7 +109,7 @@ async def record(ask: Ask) -> dict[str, Any]:
 async def arguments(ask: Ask) -> Response:
     """Read a job's whole arguments."""
     found = await ask.jobs.get(await id_of(ask))
-    return Response(found.args, media_type="application/json")
+    return Response(await arguments_of(ask.jobs.engine, found), media_type="application/json")
 
 
 async def result(ask: Ask) -> Response:
@@ -115,7 +117,7 @@ async def result(ask: Ask) -> Response:
     found = await ask.jobs.get(await id_of(ask))
     if found.result is None:
         raise NotFound(f"job {found.id} has no result: it is {standing(found.state)}")
-    return Response(found.result, media_type="application/json")
+    return Response(await result_text(ask.jobs.engine, found), media_type="application/json")
 
 
 async def story(ask: Ask) -> StoryPage:

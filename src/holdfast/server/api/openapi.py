@@ -84,6 +84,8 @@ def _operation(one: Operation) -> dict[str, Any]:
     if one.body is not None:
         schema = {"$ref": REFERENCE.format(name=one.body.__name__)}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    if one.takes:
+        found["requestBody"] = {"required": True, "content": {one.takes: {"schema": {}}}}
     return found
 
 

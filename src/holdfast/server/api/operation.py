@@ -58,6 +58,8 @@ class Operation(NamedTuple):
     media: str = "application/json"
     is_stream: bool = False
     body_bytes: int = BODY_BYTES
+    takes: str = ""
+    """The media type of a body that the handler reads itself."""
 
 
 def route_of(one: Operation) -> Route:

@@ -38,6 +38,12 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     limit: Limit = PAGE_DEFAULT
 
 
+class BlobQuery(Struct, frozen=True, kw_only=True):
+    """How a blob is shown."""
+
+    media: Annotated[str | None, Meta(description="its media type: a picture, sound or film is shown as one")] = None
+
+
 class StoryQuery(Struct, frozen=True, kw_only=True):
     """Which part of a story."""
 
