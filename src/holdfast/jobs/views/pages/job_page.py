@@ -194,7 +194,7 @@ def _time_fact(one: Progressing, history: Sequence[Entry]) -> Fact:
 def _story(one: Progressing, history: Sequence[Entry], now: Time) -> list[StoryEntry]:
     current = one.status.stage if one.job.state is State.ACTIVE else ""
     lines = [*story_entries(history, now), *stage_ends(one.job, one.heads or (), current, now)]
-    return sorted(lines, key=lambda line: line.at, reverse=True)
+    return sorted(lines, key=lambda line: line.at)[::-1]  # of the same millisecond, too, the newest comes first
 
 
 async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> StoryPage:
