@@ -29,6 +29,9 @@ TIMEOUT_SECONDS = 30.0
 ANSWER_BYTES = 256 << 20
 """The largest answer that is read."""
 
+AWAY = (502, 503, 504)
+"""What a proxy answers while the server behind it is away."""
+
 STALE = (http.client.RemoteDisconnected, http.client.BadStatusLine, ConnectionResetError, BrokenPipeError)
 """What a kept connection raises that the server has closed meanwhile."""
 
@@ -163,6 +166,8 @@ class Wire:
         try:
             problem = msgspec.json.decode(text, type=_Problem)
         except msgspec.MsgspecError:
+            if status in AWAY:
+                return StoreBusy(f"{self.place}: the server is away: the proxy in front of it answered {status}")
             return StoreError(f"{self.place}: answered {status}, not as a Holdfast server does; check the URL")
         if problem.code == "duplicate":
             return errors.Duplicate(problem.detail, problem.existing_id)
