@@ -75,8 +75,9 @@ export interface BulkRefusal {
   why: string;
 }
 export interface BulkRequest {
-  act: "cancel" | "discard" | "replay";
+  act: "cancel" | "discard" | "replay" | "resolve";
   where: Filter;
+  result?: unknown;
   reason?: string;
 }
 export interface ChangeLine {
@@ -138,6 +139,9 @@ export interface Filter {
   state?: State[];
   queue?: string | null;
   type?: string | null;
+  error?: string | null;
+  step?: string | null;
+  tag?: string | null;
   ids?: string[];
 }
 export interface ForkRequest {

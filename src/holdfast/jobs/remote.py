@@ -20,6 +20,7 @@ from holdfast.engines.traits import Remote
 from holdfast.jobs.budgets import Budget, get_budget
 from holdfast.jobs.questions import signal_text
 from holdfast.jobs.remote_places import RemotePlaces
+from holdfast.jobs.selections import Selection
 from holdfast.jobs.service import Jobs
 
 
@@ -110,6 +111,14 @@ class RemoteJobs(RemotePlaces, Jobs):
     ) -> Job:
         """See `reruns.fork`."""
         return await self._made(id, "fork", {"until": until, "allow": list(allow), "reason": reason}, args)
+
+    async def start_bulk(self, verb: str, chosen: Selection, result: Any, reason: str) -> Job:
+        """See `bulk_acts.submit_act`."""
+        where = {**msgspec.to_builtins(chosen), "state": list(chosen.states)}
+        where.pop("states", None)
+        given = {"act": verb, "where": where, "reason": reason, **({"result": result} if verb == "resolve" else {})}
+        raw = await self._server.ask("POST", "/bulk", given)
+        return await self.get(msgspec.json.decode(raw)["id"])
 
     async def add_budget(self, id: str, given: Mapping[str, Any], *, by: str = "person", reason: str = "") -> Budget:
         """See Jobs."""

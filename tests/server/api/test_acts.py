@@ -153,6 +153,23 @@ async def test_a_cancel_says_why():
         assert (await client.look(f"/jobs/{id}"))["acts"] == []
 
 
+@pytest.mark.parametrize("where", [{"tag": "old"}, {"error": "ValueError"}, {"step": "(the job's own code)"}])
+async def test_an_act_on_many_jobs_selects_by_tag_error_and_failed_step(where):
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        ids = [await client.submit("broken", [number], tags=["old"]) for number in range(2)]
+        for id in ids:
+            assert await settled(app, id) == "review"
+        await client.submit("film", [{"title": "other"}], delay="1h")
+        preview = await client.act("/bulk/preview", act="resolve", where=where, result=7)
+        started = await client.act("/bulk", 202, act="resolve", where=where, result=7)
+        assert await settled(app, started["id"]) == "completed"
+        results = [await client.look(f"/jobs/{id}/result") for id in ids]
+
+    assert (preview["total"], preview["is_least"]) == (2, False)
+    assert results == [7, 7]
+
+
 async def test_an_act_on_many_jobs_is_previewed_and_done_by_a_worker():
     app = make_app()
     async with served(app) as (_, client):

@@ -1,6 +1,7 @@
 """An app behind a server: the same typed calls, refused as in Python, under a token's scopes."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -307,5 +308,11 @@ async def test_the_commands_work_through_the_server(served):
     assert cancelled.startswith("cancelled")
     assert "film" in await asyncio.to_thread(run, "jobs", "--limit", "5")
     assert "at most 2 at once" in await asyncio.to_thread(run, "limits", "set", "api", "--at-once", "2")
+    broken = await film.submit("broken")
+    with pytest.raises(JobFailed):
+        await broken.result(timeout=60)
+    act = await asyncio.to_thread(run, "discard", "--type", "film", "--error", "ValueError", "--yes", "--json")
+    await (await app.run(json.loads(act)["act"])).result(timeout=60)
+    assert (await broken.status()).state == "discarded"
     assert "at most 5 waiting" in await asyncio.to_thread(run, "queues", "set", "video", "--most-waiting", "5")
     await app.close()

@@ -214,12 +214,16 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: tuple[State, ...] = ()
     queue: str | None = None
     type: str | None = None
+    error: Annotated[str | None, Meta(description="the type of their error, with or without its module")] = None
+    step: Annotated[str | None, Meta(description="the step that failed or is in doubt")] = None
+    tag: str | None = None
     ids: Annotated[tuple[str, ...], Meta(description="whole ids")] = ()
 
 
 class BulkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An act on all jobs that match."""
 
-    act: Literal["cancel", "replay", "discard"]
+    act: Literal["cancel", "replay", "discard", "resolve"]
     where: Filter
+    result: Annotated[Any, Meta(description="for resolve: the result that each of them gets")] = None
     reason: Reason = ""
