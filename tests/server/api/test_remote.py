@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App, Blob, BlobGone, JobFailed
+from holdfast import App, Blob, BlobGone, JobFailed, chain, group
 from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import Entry
 from holdfast.core.references import Reference
@@ -43,6 +43,14 @@ async def doubled(text: str, file: Blob) -> tuple[str, Blob]:
     made = Path(f"{file.sha256}.made")
     made.write_bytes(content * 2)
     return text * 2, await Blob.from_path(made, media="text/plain")
+
+@app.job
+async def counted(value: str | int) -> int:
+    return len(str(value))
+
+@app.job
+async def summed(numbers: list[int]) -> int:
+    return sum(numbers)
 
 app.limit("api", at_once=3)
 
@@ -189,6 +197,21 @@ async def test_a_file_that_nobody_has_is_refused(served):
         await jobs.submit([JobRequest(type="doubled", args=mark)])
     with pytest.raises(BlobGone):
         await Blob(Reference("0" * 64, 1), jobs.engine.blobs).open().read()
+    await app.close()
+
+
+async def test_flows_run_through_the_server(served):
+    app, film = app_at(served)
+    chained = await chain(app.s("counted", "sea"), app.s("counted")).submit()
+    grouped = await group(film.s(title, 1) for title in ("a", "b")).submit()
+    nested = await chain(group(app.s("counted", "x"), app.s("counted", "yy")), app.s("summed")).submit(key="one")
+    again = await chain(group(app.s("counted", "x"), app.s("counted", "yy")), app.s("summed")).submit(key="one")
+
+    assert await chained.result(timeout=60) == 1
+    assert await grouped.result(timeout=60) == [["image 0"], ["image 0"]]
+    assert await nested.result(timeout=60) == 3
+    assert again.id == nested.id
+    assert "counted" in str(await nested.tree())
     await app.close()
 
 

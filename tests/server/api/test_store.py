@@ -1,7 +1,14 @@
 """What remote apps may do to a store, scope by scope: no record is written past the act that checks it."""
 
+import json
 from contextlib import asynccontextmanager
 
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.keys import new_id
+from holdfast.core.model import Job, State
 from holdfast.jobs.schedules import find_schedule
 from holdfast.jobs.tokens import create_token
 from tests.server.api.film import make_app, served
@@ -15,6 +22,11 @@ async def with_tokens(**scopes: str):
         engine = (await app.open()).engine
         made = {name: await create_token(engine, name, words.split(","), by="test") for name, words in scopes.items()}
         yield engine, client, {name: {"Authorization": f"Bearer {text}"} for name, (text, _) in made.items()}
+
+
+FLOW = Job(
+    id=new_id(1, 1), type="holdfast.flow", queue="default", args="", digest="", created_at=0, state=State.AVAILABLE
+)
 
 
 def nightly(type: str = "film", **more: object) -> list[object]:
@@ -73,3 +85,31 @@ async def test_a_queues_bound_is_set_and_reset_over_http():
     assert done["words"] == "video: at most 50 may wait."
     assert again["words"] == "video: no bound."
     assert twice.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        {"kind": "chain", "calls": [{"type": "holdfast.bulk"}], "steps": [{}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film"}], "steps": [{"after": [[0, 1]]}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film"}], "steps": [{"call": 1}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film"}], "steps": [{"args": {"a": 1}}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film"}], "steps": [{"takes": "input"}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film"}], "steps": [{"args": [{"~result_of": "x"}]}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film", "key": "a"}], "steps": [{}], "result": [[0, 1]]},
+        {"kind": "chain", "calls": [{"type": "film", "options": {"budget_root": "x"}}], "steps": [{}], "result": []},
+        {"kind": "chain", "calls": [{"type": "not a type\n"}], "steps": [{}], "result": [[0, 1]]},
+        {"kind": "circle"},
+    ],
+)
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_flow_that_does_not_hold_together_or_reaches_beyond_itself_is_refused(flow, depth):
+    async with with_tokens(clerk="submit") as (engine, client, headers):
+        if depth:
+            step = {"args": [flow]}
+            flow = {"kind": "group", "calls": [{"type": "holdfast.flow"}], "steps": [step], "result": [[0, 1]]}
+        job = replace(FLOW, args=json.dumps([flow]))
+        answer = await client.post("/api/v1/store/insert", content=msgspec.json.encode([job]), headers=headers["clerk"])
+
+        assert await engine.count() == {}
+    assert answer.status_code in (400, 409), answer.text

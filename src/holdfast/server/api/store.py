@@ -15,6 +15,8 @@ from holdfast.core.keys import check_id
 from holdfast.core.model import Inserted, Job
 from holdfast.core.schedules import Definition
 from holdfast.engines.store_calls import CALLS, READABLE, WAIT_SECONDS
+from holdfast.jobs.flow_checks import check_given_flow, check_type
+from holdfast.jobs.flows import FLOW_TYPE
 from holdfast.jobs.requests import JobRequest, new_job
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.auth import check_scope
@@ -64,16 +66,20 @@ async def insert(ask: Ask) -> Response:
     return json_reply(answers)
 
 
-def _check_type(type: str) -> None:
-    if type.startswith("holdfast."):
-        raise NotAllowed(f"jobs of type {type[:60]} are made by Holdfast itself; use its own calls for them")
+def _checked(type: str, args: str) -> str:
+    """Return the arguments of a job that a caller may submit, as canonical JSON."""
+    check_type(type)
+    text = canonical(parse(args))
+    if type == FLOW_TYPE:
+        check_given_flow(text)
+    return text
 
 
 def _remade(job: Job, now: int) -> Job:
-    _check_type(job.type)
     request = JobRequest(
         type=job.type,
-        args=job.args,
+        args=_checked(job.type, job.args),
+        encoded=True,
         queue=job.queue,
         priority=job.priority,
         key=job.key,
@@ -91,8 +97,7 @@ async def put_schedule(ask: Ask) -> Response:
     check_scope(ask.call.principal, "submit")
     name, definition = await _given(ask, tuple[str, Definition])
     job = definition.job
-    _check_type(job.type)
-    job = replace(job, args=canonical(parse(job.args)), options=replace(job.options, budget_root=""))
+    job = replace(job, args=_checked(job.type, job.args), options=replace(job.options, budget_root=""))
     await ask.jobs.put_schedule(name, replace(definition, job=job), by=ask.by)
     return json_reply({})
 
