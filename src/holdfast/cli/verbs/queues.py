@@ -76,8 +76,7 @@ resume it.
 @click.option("--yes", is_flag=True, help="Pause it even if it has never had a job.")
 @reason_option
 @url_option
-@click.pass_context
-def pause(ctx: click.Context, name: str, yes: bool, reason: str, url: str | None) -> None:
+def pause(name: str, yes: bool, reason: str, url: str | None) -> None:
     """Pause a queue: workers claim no more of its jobs."""
     check_queue(name)
 
@@ -94,7 +93,7 @@ def pause(ctx: click.Context, name: str, yes: bool, reason: str, url: str | None
         out = console()
         out.print(f"paused {name}" + (f"; {plural(active, 'job')} in flight may finish" if active else ""))
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @queues.command(
@@ -105,8 +104,7 @@ Examples:
 )
 @click.argument("name")
 @url_option
-@click.pass_context
-def resume(ctx: click.Context, name: str, url: str | None) -> None:
+def resume(name: str, url: str | None) -> None:
     """Resume a paused queue."""
     check_queue(name)
 
@@ -118,7 +116,7 @@ def resume(ctx: click.Context, name: str, url: str | None) -> None:
         await jobs.resume(name)
         console().print(f"resumed {name}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @queues.command(
@@ -138,8 +136,7 @@ until fewer do, or the next submit sheds the oldest, as code says; by itself not
 @click.option("--most-waiting", type=int, required=True, metavar="N", help="How many jobs may wait to start.")
 @reason_option
 @url_option
-@click.pass_context
-def set_one(ctx: click.Context, name: str, most_waiting: int, reason: str, url: str | None) -> None:
+def set_one(name: str, most_waiting: int, reason: str, url: str | None) -> None:
     """Set how many jobs may wait in a queue, whatever code declares."""
 
     async def work(jobs: Jobs) -> None:
@@ -149,7 +146,7 @@ def set_one(ctx: click.Context, name: str, most_waiting: int, reason: str, url: 
         if bound.code is None:
             echo(f"note: no worker's code declares app.queue({name!r}, …), so submits may not look at it", err=True)
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @queues.command(
@@ -160,18 +157,11 @@ Examples:
 )
 @click.argument("name")
 @url_option
-@click.pass_context
-def reset(ctx: click.Context, name: str, url: str | None) -> None:
+def reset(name: str, url: str | None) -> None:
     """Let the bound in code count again."""
 
     async def work(jobs: Jobs) -> None:
         bound = (await jobs.reset_bound(name)).now(name)
         console().print(f"{name}: no bound" if bound is None else f"{name}: {bound.words()}, as code declares")
 
-    run_in_store(_url(ctx, url), work, write=True)
-
-
-def _url(ctx: click.Context, own: str | None) -> str | None:
-    """Return `--url`, which may come before or after the sub-verb."""
-    assert ctx.parent is not None
-    return own or ctx.parent.params.get("url")
+    run_in_store(url, work, write=True)
