@@ -139,6 +139,8 @@ async def test_queues_workers_and_limits_are_changed_by_whoever_asks():
         assert "did you mean default?" in missing.json()["detail"]
         assert quiet["is_quiet"]
         assert limit["at_once"] == 1
+        assert (await client.look("/limits/openai"))["at_once"] == 1
+        assert (await client.get("/api/v1/limits/nobody")).status_code == 404
         await client.act(f"/workers/{worker['id']}/resume")
         await client.act("/queues/default/resume")
 

@@ -135,7 +135,10 @@ def test_synchronous_code_does_the_same(served):
     app, film = app_at(served)
     run = app.sync.submit(film, "sync", 1)
 
+    followed = list(run.follow())
     assert run.result(timeout=60) == ["image 0"]
+    assert [one.event for one in followed if isinstance(one, Entry)] == [one.event for one in run.history()]
+    assert followed[-1].event == "complete"
     asyncio.run(app.close())
 
 

@@ -48,7 +48,7 @@ async def test_a_token_to_act_can_neither_write_a_record_nor_submit_through_a_sc
 
 
 async def test_a_schedule_is_checked_and_noted_under_the_name_of_the_token():
-    async with with_tokens(clerk="act,submit") as (engine, client, headers):
+    async with with_tokens(clerk="act,submit", reader="read") as (engine, client, headers):
 
         async def put(given: object) -> int:
             answer = await client.post("/api/v1/store/put_schedule", json=given, headers=headers["clerk"])
@@ -58,10 +58,13 @@ async def test_a_schedule_is_checked_and_noted_under_the_name_of_the_token():
         assert await put(nightly(args="{not json")) == 400
         assert await put(["nightly", {"job": {"type": "film"}, "cron": "never"}]) == 400
         assert await put(nightly(args='[ {"title": "Sea"} ]', options={"budget_root": "x"})) == 200
+        shown = await client.get("/api/v1/schedules/nightly", headers=headers["reader"])
+        nothing = await client.get("/api/v1/schedules/nobody", headers=headers["reader"])
         _, found = await find_schedule(engine, "nightly")
     assert found.definition.job.args == '[{"title":"Sea"}]'
     assert found.definition.job.options.budget_root == ""
     assert [change.by for change in found.changes] == ["clerk"]
+    assert (shown.json()["name"], shown.json()["type"], nothing.status_code) == ("nightly", "film", 404)
 
 
 async def test_records_of_tokens_and_of_the_store_itself_are_refused_instead_of_hidden():

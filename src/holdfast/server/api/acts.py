@@ -394,7 +394,8 @@ def _place_act(path: str, name: str, summary: str, handle: Any, body: Any = Reas
 
 ACTS = (
     Operation("GET", "/types", "get_types", "List the job types", "read", JobTypes, types),
-    Operation("POST", "/jobs", "submit_job", "Submit a job", SUBMIT, Submitted, submit, body=SubmitRequest, status=201),
+    Operation("POST", "/jobs", "submit_job", "Submit a job", SUBMIT, Submitted, submit, body=SubmitRequest, status=201,
+              headers={KEY_HEADER: "the job's key: the same job is returned for the same key"}),
     _job_act("cancel", "cancel_job", "Cancel a job; what it made is undone", ACT, cancel),
     _job_act("activate", "activate_job", "Let a pending job continue now", ACT, activate),
     _job_act("signal", "signal_job", "Send a job a named value", ACT, signal, SignalRequest),

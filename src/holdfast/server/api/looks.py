@@ -6,18 +6,22 @@ from starlette.responses import Response
 
 import holdfast
 from holdfast.core.errors import Invalid, NotFound
-from holdfast.core.keys import check_queue, check_type
+from holdfast.core.keys import check_id, check_queue, check_type
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Where
 from holdfast.jobs.flows import result_text
 from holdfast.jobs.ids import find_id
 from holdfast.jobs.large_values import arguments_of
+from holdfast.jobs.limits import get_limit
 from holdfast.jobs.run_file import collect_run, dump_run
+from holdfast.jobs.schedule_views import view_schedule
 from holdfast.jobs.views.job import view_job
 from holdfast.jobs.views.pages.job import JobPage, LogPage, StepPage, StepsPage, StoryPage, Timeline
 from holdfast.jobs.views.pages.job_page import view_story
 from holdfast.jobs.views.pages.overview import OverviewPage
 from holdfast.jobs.views.pages.place_pages import (
+    limit_line,
+    schedule_line,
     view_budgets_page,
     view_lifecycle_page,
     view_limits_page,
@@ -29,9 +33,11 @@ from holdfast.jobs.views.pages.place_pages import (
 from holdfast.jobs.views.pages.places import (
     BudgetsPage,
     LifecyclePage,
+    LimitLine,
     LimitsPage,
     Navigation,
     QueuesPage,
+    ScheduleLine,
     SchedulesPage,
     WorkerPage,
     WorkersPage,
@@ -72,15 +78,23 @@ def search_of(query: SearchQuery) -> Search:
             queue=None if query.queue is None else check_queue(query.queue),
             type=None if query.type is None else check_type(query.type),
             key=query.key,
-            parent=query.parent,
+            parent=_id_given("parent", query.parent),
             newest_first=query.order == "newest",
         ),
         id=query.id,
         at=time_given("at", query.at),
         error=query.error,
-        after=query.after or "",
+        after=_id_given("after", query.after) or "",
         limit=query.limit,
     )
+
+
+def _id_given(name: str, text: str | None) -> str | None:
+    try:
+        return check_id(text) if text else None
+    except Invalid:
+        what = "the `next` of the page before" if name == "after" else "a job's whole id"
+        raise Invalid(f"{name}={(text or '')[:40]!r}: give {what}") from None
 
 
 def time_given(name: str, text: str | None) -> int | None:
@@ -192,6 +206,18 @@ async def limits(ask: Ask) -> LimitsPage:
     return await view_limits_page(ask.jobs)
 
 
+async def schedule(ask: Ask) -> ScheduleLine:
+    """Read one schedule."""
+    engine = ask.jobs.engine
+    return schedule_line(await view_schedule(engine, ask.param("name")), await engine.now())
+
+
+async def limit(ask: Ask) -> LimitLine:
+    """Read one limit."""
+    engine = ask.jobs.engine
+    return limit_line(await get_limit(engine, ask.param("name")), await engine.now())
+
+
 async def budgets(ask: Ask) -> BudgetsPage:
     """Read the budgets in use."""
     return await view_budgets_page(ask.jobs)
@@ -227,7 +253,9 @@ LOOKS = (
     Operation("GET", "/workers", "get_workers", "Read all workers", READ, WorkersPage, workers),
     Operation("GET", "/workers/{name}", "get_worker", "Read one worker", READ, WorkerPage, worker),
     Operation("GET", "/schedules", "get_schedules", "Read all schedules", READ, SchedulesPage, schedules),
+    Operation("GET", "/schedules/{name}", "get_schedule", "Read one schedule", READ, ScheduleLine, schedule),
     Operation("GET", "/limits", "get_limits", "Read all shared limits", READ, LimitsPage, limits),
+    Operation("GET", "/limits/{name}", "get_limit", "Read one shared limit", READ, LimitLine, limit),
     Operation("GET", "/budgets", "get_budgets", "Read the budgets in use", READ, BudgetsPage, budgets),
     Operation("GET", "/lifecycle", "get_lifecycle", "Read the lifecycle", READ, LifecyclePage, lifecycle),
 )  # fmt: skip
