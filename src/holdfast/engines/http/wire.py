@@ -26,6 +26,9 @@ THREADS = 16
 TIMEOUT_SECONDS = 30.0
 """How long one request may take."""
 
+STREAM_SECONDS = 300.0
+"""How long a server may take to store what was uploaded, and at most how long a download may pause."""
+
 ANSWER_BYTES = 256 << 20
 """The largest answer that is read."""
 
@@ -97,7 +100,7 @@ class Wire:
     @contextmanager
     def call(self, method: str, path: str, chunks: Iterable[bytes] | None = None) -> Iterator[http.client.HTTPResponse]:
         """Make one request in this thread, on a connection of its own, and stream its body and its answer."""
-        connection = self._connect()
+        connection = self._connect(STREAM_SECONDS)
         headers = {**self._headers, "Content-Type": "application/octet-stream"}
         if chunks is not None:
             headers["Transfer-Encoding"] = "chunked"
@@ -154,9 +157,9 @@ class Wire:
         except IndexError:
             return None
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, seconds: float = TIMEOUT_SECONDS) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        return kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_SECONDS)
+        return kind(self._parts.hostname or "", self._parts.port, timeout=seconds)
 
     def _away(self, error: BaseException) -> StoreBusy:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
