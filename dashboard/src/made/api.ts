@@ -429,6 +429,17 @@ export interface QueuesPage {
 export interface ReasonRequest {
   reason?: string;
 }
+export interface ReplayPlan {
+  words: string;
+  will_run: string[];
+  recorded: string[];
+  in_doubt: string[];
+  children: string[];
+  effects: string[];
+  expected: Record<string, number>;
+  ms: number | null;
+  spent: Record<string, number>;
+}
 export interface ReplayRequest {
   args?: unknown[];
   reason?: string;

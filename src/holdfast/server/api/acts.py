@@ -14,10 +14,12 @@ from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job, Options, State
+from holdfast.core.spending import plain
 from holdfast.core.suggestions import suggest
 from holdfast.core.unique import Unique
 from holdfast.jobs.limits import close_limit, get_limit, open_limit, reset_limit, set_limit
 from holdfast.jobs.quiet import let_claim, quiet_worker
+from holdfast.jobs.replay_plans import preview_replay
 from holdfast.jobs.requests import JobRequest
 from holdfast.jobs.reruns import fork, rerun
 from holdfast.jobs.schedules import pause_schedule, remove_schedule, resume_schedule, run_schedule
@@ -27,7 +29,7 @@ from holdfast.jobs.views.pages.lines import job_lines
 from holdfast.jobs.views.pages.place_pages import budget_line, limit_line
 from holdfast.jobs.views.pages.places import BudgetLine, LimitLine
 from holdfast.jobs.views.text import one_line, short_id
-from holdfast.server.api.answers import Acted, Done, JobTypes, Submitted
+from holdfast.server.api.answers import Acted, Done, JobTypes, ReplayPlan, Submitted
 from holdfast.server.api.looks import id_of, time_given
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.api.requests import (
@@ -194,6 +196,23 @@ async def _edited(ask: Ask, id: str, given: list[Any] | UnsetType) -> str | None
     if signature is not None:
         signature.decode(args)
     return args
+
+
+async def preview(ask: Ask) -> ReplayPlan:
+    """Say what a replay would do."""
+    id = await id_of(ask)
+    plan = await preview_replay(ask.jobs, id, args=await _edited(ask, id, ask.body.args))
+    return ReplayPlan(
+        words=str(plan),
+        will_run=plan.will_run,
+        recorded=plan.recorded,
+        in_doubt=plan.in_doubt,
+        children=plan.children,
+        effects=plan.effects,
+        expected=dict(plan.expected),
+        ms=plan.ms,
+        spent=plain(plan.spent),
+    )
 
 
 async def rerun_steps(ask: Ask) -> Acted:
@@ -401,6 +420,8 @@ ACTS = (
     _job_act("signal", "signal_job", "Send a job a named value", ACT, signal, SignalRequest),
     _job_act("answer", "answer_job", "Answer a job's question", ACT, answer, AnswerRequest),
     _job_act("replay", "replay_job", "Run a job in review again", REVIEW, replay, ReplayRequest),
+    Operation("POST", "/jobs/{id}/replay/preview", "preview_replay", "Say what a replay would do", "read", ReplayPlan,
+              preview, body=ReplayRequest),
     _job_act("rerun", "rerun_job", "Run recorded steps of a job again, or in a new run if it has ended", REVIEW,
              rerun_steps, RerunRequest),
     _job_act("fork", "fork_job", "Make a new run from the first steps of another one", SUBMIT, fork_job, ForkRequest),

@@ -15,6 +15,7 @@ from holdfast.jobs.large_values import arguments_of
 from holdfast.jobs.limits import get_limit
 from holdfast.jobs.run_file import collect_run, dump_run
 from holdfast.jobs.schedule_views import view_schedule
+from holdfast.jobs.views.comparison import view_comparison
 from holdfast.jobs.views.job import view_job
 from holdfast.jobs.views.pages.job import JobPage, LogPage, StepPage, StepsPage, StoryPage, Timeline
 from holdfast.jobs.views.pages.job_page import view_story
@@ -49,7 +50,7 @@ from holdfast.jobs.views.pages.step_pages import view_log, view_step, view_steps
 from holdfast.jobs.views.pages.timeline import view_timeline
 from holdfast.jobs.views.shapes import parse_time
 from holdfast.server.api.operation import Ask, Operation
-from holdfast.server.api.requests import SearchQuery, StepQuery, StepsQuery, StoryQuery, TimelineQuery
+from holdfast.server.api.requests import CompareQuery, SearchQuery, StepQuery, StepsQuery, StoryQuery, TimelineQuery
 from holdfast.server.api.watch import Watch
 
 READ = "read"
@@ -167,6 +168,12 @@ async def export(ask: Ask) -> Response:
     return Response(text, media_type="application/json", headers={"Content-Disposition": name})
 
 
+async def compare(ask: Ask) -> dict[str, Any]:
+    """Compare two runs: results, steps, time and money."""
+    one, other = await id_of(ask), await find_id(ask.jobs, ask.query.other)
+    return (await view_comparison(ask.jobs, await ask.jobs.get(one), await ask.jobs.get(other))).shape()
+
+
 async def review(ask: Ask) -> ReviewPage:
     """Read the inbox."""
     return await view_review_page(ask.jobs)
@@ -245,6 +252,8 @@ LOOKS = (
     Operation("GET", "/jobs/{id}/log", "get_log", "Read the log lines kept with a job", READ, LogPage, log),
     Operation("GET", "/jobs/{id}/timeline", "get_timeline", "Read when everything of a job ran", READ, Timeline,
               timeline, query=TimelineQuery),
+    Operation("GET", "/jobs/{id}/compare", "compare_jobs", "Compare two runs step by step", READ, dict, compare,
+              query=CompareQuery),
     Operation("GET", "/jobs/{id}/export", "export_job", "Read a job as a run file", READ, Any, export),
     Operation("GET", "/review", "get_review", "Read what needs a person", READ, ReviewPage, review),
     Operation("GET", "/review/{id}", "get_review_item", "Read what is open for one job", READ, ReviewItem,

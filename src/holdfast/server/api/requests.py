@@ -44,6 +44,12 @@ class BlobQuery(Struct, frozen=True, kw_only=True):
     media: Annotated[str | None, Meta(description="its media type: a picture, sound or film is shown as one")] = None
 
 
+class CompareQuery(Struct, frozen=True, kw_only=True):
+    """Which other run to compare a job with."""
+
+    other: Annotated[str, Meta(description="the other job's id")]
+
+
 class StoryQuery(Struct, frozen=True, kw_only=True):
     """Which part of a story."""
 
