@@ -10,6 +10,7 @@ from holdfast.core.model import Job, State
 from holdfast.jobs.bulk_acts import Act, Progress, act_progress, count_concerned, submit_act
 from holdfast.jobs.selections import Selection
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.pages.bulk import preview_bulk
 from holdfast.worker import bulk_acts
 from tests.support.given import Watched, until
 
@@ -165,3 +166,47 @@ async def test_what_an_act_can_not_do_is_refused_with_what_it_can(app: App):
         await submit_act(jobs, Act("delete", Selection()))  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="10,001 ids, and at most 10,000 are allowed"):
         await submit_act(jobs, Act("replay", Selection(ids=("x",) * 10_001)))
+
+
+async def test_an_act_on_a_queue_that_nobody_serves_runs_on_any_worker(app: App):
+    make_jobs(app)
+    jobs = await app.open()
+    left = await app.draw.submit_many([(1,), (2,)], queue="abandoned")  # type: ignore[attr-defined]
+    async with app.worker(queues=["default"]):
+        act = await submit_act(jobs, Act("cancel", Selection(queue="abandoned")))
+
+        assert (act.queue, (await ended(jobs, act)).outcome.done) == ("default", 2)
+    assert await all_in(app, [run.id for run in left], State.CANCELLED)
+
+
+async def test_an_act_avoids_paused_queues_and_quiet_workers(app: App):
+    make_jobs(app)
+    jobs = await app.open()
+    await app.draw.submit(1)  # type: ignore[attr-defined]
+    async with app.worker(queues=["default", "other"]) as worker:
+        await jobs.pause("default")
+        paused = await submit_act(jobs, Act("cancel", Selection(queue="default", type="draw")))
+        assert paused.queue == "other"
+        await ended(jobs, paused)
+        await jobs.quiet_worker(worker.id)
+        await app.draw.submit(2)  # type: ignore[attr-defined]
+        alone = await submit_act(jobs, Act("cancel", Selection(type="draw")))
+        assert alone.queue == "default"
+
+
+async def test_without_a_worker_the_preview_and_the_progress_say_what_the_act_waits_for(app: App):
+    make_jobs(app)
+    jobs = await app.open()
+    await app.draw.submit(1)  # type: ignore[attr-defined]
+    asked = Act("cancel", Selection(type="draw"))
+    before = await preview_bulk(jobs, asked)
+    act = await submit_act(jobs, asked)
+    waiting = str(await act_progress(jobs, act.id))
+    async with app.worker():
+        after = await ended(jobs, act)
+        served = await preview_bulk(jobs, asked)
+
+    assert "no worker takes jobs now, so it starts once one does" in before.sentence
+    assert waiting.endswith("available; no worker takes jobs of queue default now; it starts once one does")
+    assert after.hint == ""
+    assert "no worker" not in served.sentence

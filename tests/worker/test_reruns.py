@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import App, current, spend, step, wait_for
-from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
+from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import State
 from holdfast.core.reruns import ASIDE_PATH
 from tests.support.given import until
@@ -254,3 +254,21 @@ async def test_of_two_people_who_rerun_at_once_one_is_told_that_the_job_has_move
     refused = [answer for answer in answers if isinstance(answer, NotAllowed)]
     assert len(refused) == 1
     assert "is available" in str(refused[0])
+
+
+async def test_a_new_run_whose_records_cannot_be_written_is_not_left_behind(app: App, film, monkeypatch):
+    async with app.worker():
+        run = await film.submit(["sea"])
+        await run.result()
+    commit = app.engine.commit
+
+    async def fail_once(changes):
+        monkeypatch.setattr(app.engine, "commit", commit)
+        raise StoreBusy("away for a moment")
+
+    monkeypatch.setattr(app.engine, "commit", fail_once)
+    with pytest.raises(StoreBusy):
+        await run.fork()
+
+    states = [state for (_, state), jobs in (await app.engine.count()).items() if jobs]
+    assert sorted(states) == [State.CANCELLED, State.COMPLETED]

@@ -25,6 +25,10 @@ export interface AnswerRequest {
   value: unknown;
   name?: string | null;
 }
+export interface BlobStored {
+  sha256: string;
+  bytes: number;
+}
 export interface BudgetLine {
   job: string;
   short: string;
@@ -71,8 +75,9 @@ export interface BulkRefusal {
   why: string;
 }
 export interface BulkRequest {
-  act: "cancel" | "discard" | "replay";
+  act: "cancel" | "discard" | "replay" | "resolve";
   where: Filter;
+  result?: unknown;
   reason?: string;
 }
 export interface ChangeLine {
@@ -134,7 +139,16 @@ export interface Filter {
   state?: State[];
   queue?: string | null;
   type?: string | null;
+  error?: string | null;
+  step?: string | null;
+  tag?: string | null;
   ids?: string[];
+}
+export interface ForkRequest {
+  until?: string | null;
+  args?: unknown[];
+  allow?: string[];
+  reason?: string;
 }
 export interface FormField {
   name: string;
@@ -415,8 +429,26 @@ export interface QueuesPage {
 export interface ReasonRequest {
   reason?: string;
 }
+export interface ReplayPlan {
+  words: string;
+  will_run: string[];
+  recorded: string[];
+  in_doubt: string[];
+  children: string[];
+  effects: string[];
+  expected: Record<string, number>;
+  ms: number | null;
+  spent: Record<string, number>;
+}
 export interface ReplayRequest {
   args?: unknown[];
+  reason?: string;
+}
+export interface RerunRequest {
+  steps: string[];
+  args?: unknown[];
+  feedback?: string;
+  allow?: string[];
   reason?: string;
 }
 export interface ResolveRequest {
@@ -508,6 +540,10 @@ export interface SetLimitRequest {
   at_once?: number | null;
   rate?: string | null;
   burst?: number | null;
+  reason?: string;
+}
+export interface SetQueueRequest {
+  most_waiting: number;
   reason?: string;
 }
 export interface SignalRequest {

@@ -10,42 +10,38 @@ const KINDS: [RegExp, string][] = [
 ];
 
 interface BlobMark {
-  blob: string;
-  type?: string;
-  size?: number;
-  name?: string;
+  media?: string;
+  sha256: string;
+  size: number;
 }
 
-const blobOf = (value: unknown): BlobMark | null =>
-  value !== null && typeof value === "object" && typeof (value as BlobMark).blob === "string" && (value as BlobMark).blob.startsWith("/api/v1/blobs/") ? (value as BlobMark) : null;
+/** The file that a value is; null for any other value. */
+function blobOf(value: unknown): BlobMark | null {
+  const one = Array.isArray(value) && value.length === 1 ? (value[0] as unknown) : value;
+  const mark = one !== null && typeof one === "object" ? (one as { $blob?: BlobMark }).$blob : undefined;
+  return mark && /^[0-9a-f]{64}$/.test(mark.sha256) && typeof mark.size === "number" ? mark : null;
+}
 
 export function Preview({ value }: { value: unknown }) {
   const blob = blobOf(value);
   if (!blob) return typeof value === "string" ? <div class="json plain-text">{value}</div> : <Json value={value} />;
-  const kind = KINDS.find(([pattern]) => pattern.test(blob.type ?? ""))?.[1];
+  const kind = KINDS.find(([pattern]) => pattern.test(blob.media ?? ""))?.[1];
+  const path = `${BASE}/api/v1/blobs/${blob.sha256}`;
+  const shown = `${path}?media=${encodeURIComponent(blob.media ?? "")}`;
   return (
     <div class="preview">
-      {kind === "image" && <img src={`${BASE}${blob.blob}`} alt={blob.name ?? "the result"} loading="lazy" />}
-      {kind === "audio" && <audio src={`${BASE}${blob.blob}`} controls preload="none" />}
-      {kind === "video" && <video src={`${BASE}${blob.blob}`} controls preload="none" />}
-      <a class="btn small" href={`${BASE}${blob.blob}`} download data-plain>
-        {`Save ${blob.name ?? blob.type ?? "the file"}`}
+      {kind === "image" && <img src={shown} alt="the file" loading="lazy" />}
+      {kind === "audio" && <audio src={shown} controls preload="none" />}
+      {kind === "video" && <video src={shown} controls preload="none" />}
+      <a class="btn small" href={path} download data-plain>
+        {`Save ${blob.media || "the file"}, ${blob.size.toLocaleString("en")} bytes`}
       </a>
     </div>
   );
 }
 
-/** A value that is kept outside its record because it is large; null for any other. */
-function largeOf(value: unknown): { media?: string; size: number } | null {
-  const one = Array.isArray(value) && value.length === 1 ? (value[0] as unknown) : value;
-  const mark = one !== null && typeof one === "object" ? (one as { $blob?: { media?: string; size?: number } }).$blob : undefined;
-  return mark && typeof mark.size === "number" ? { media: mark.media, size: mark.size } : null;
-}
-
 /** A stored value: whole if it is small, else its beginning, with a link to all of it. */
 export function ValueShown({ of, whole }: { of: Value; whole?: string }) {
-  const large = of.is_whole ? largeOf(of.json) : null;
-  if (large) return <p class="muted">{`${large.media ?? "A large value"}, ${large.size.toLocaleString("en")} bytes`}</p>;
   if (of.is_whole) return <Preview value={of.json} />;
   return (
     <div class="preview">

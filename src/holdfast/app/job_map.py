@@ -5,8 +5,10 @@ Must not handle calls inside a job: there the jobs are children (`worker.child_j
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from holdfast.app.patience import patiently
 from holdfast.blobs.here import read_value
 from holdfast.core.codec import Signature
 from holdfast.core.errors import KeyConflict, NotFound
@@ -85,12 +87,14 @@ class _Window:
         while self.items:
             ids = list(self.items)
             try:
-                has_settled = await self._look(ids[:LOOK_FIRST]) or await self._look(ids[LOOK_FIRST:]) or has_settled
+                first, rest = partial(self._look, ids[:LOOK_FIRST]), partial(self._look, ids[LOOK_FIRST:])
+                has_settled = await patiently(first) or await patiently(rest) or has_settled
                 left = collect_until - time.monotonic()
                 if has_settled and (left <= 0 or len(self.items) <= enough):
                     return
                 seconds = left if has_settled else LOOK_SECONDS
-                self._mark = await engine.wait([job_topic(id) for id in self.items], seconds, self._mark)
+                topics = [job_topic(id) for id in self.items]
+                self._mark = await patiently(partial(engine.wait, topics, seconds, self._mark))
             except Exception as error:
                 for id in ids:
                     self._fail(id, error)
@@ -118,7 +122,7 @@ class _Window:
         engine = self._jobs.engine
         for one in self.items.pop(job.id):
             try:
-                text = await result_of(engine, job)
+                text = await patiently(partial(result_of, engine, job))
                 self._tally.succeed(one, await read_value(engine.blobs, text, self._signature.result.decode))
             except Exception as error:
                 self._tally.fail(one, error)

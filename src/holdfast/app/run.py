@@ -6,9 +6,11 @@ Inside a job of the same store, waiting for a run's result suspends that job. El
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
+from holdfast.app.patience import patiently
 from holdfast.blobs.here import read_value
 from holdfast.core.changes import resolve
 from holdfast.core.codec import Codec, Signature, canonical, parse
@@ -80,7 +82,8 @@ class Run(Generic[R]):
         """Wait until the job settles, and return its result.
 
         Raises JobFailed if the job needs a person or was given up, JobCancelled if it was cancelled, and TimeoutError
-        if it hasn't settled within `timeout`.
+        if it hasn't settled within `timeout`. While the store or its server is away, the wait goes on: until
+        then, or without a timeout for a minute.
         """
         attempt = attempt_here()
         if attempt is not None and await self._is_in_store_of(attempt):
@@ -88,15 +91,16 @@ class Run(Generic[R]):
         limit = None if timeout is None else milliseconds(timeout) / 1_000
         try:
             async with asyncio.timeout(limit):
-                job = await self._wait_until_settled()
+                job = await self._wait_until_settled(is_bounded=limit is not None)
         except TimeoutError:
             if limit is None:
                 raise
             raise TimeoutError(await self._timeout_message(limit)) from None
+        jobs = await self._open()
         if job.state is State.COMPLETED:
-            engine = (await self._open()).engine
-            return await self._decode(await result_of(engine, job), engine)
-        note = (await (await self._open()).history(self.id))[-1].note
+            text = await patiently(lambda: result_of(jobs.engine, job))
+            return await patiently(lambda: self._decode(text, jobs.engine))
+        note = (await patiently(lambda: jobs.history(self.id)))[-1].note
         raise failure_of(job, str(note.get("reason", "")), is_inside=attempt is not None)
 
     async def _suspend_for_result(self, attempt: Attempt, timeout: Duration | None) -> R:
@@ -225,26 +229,33 @@ class Run(Generic[R]):
         return await (await self._open()).history(self.id)
 
     async def follow(self) -> AsyncIterator[Entry | Status]:
-        """Yield the job's history entries and, while it runs, its progress, until it settles."""
+        """Yield the job's history entries and, while it runs, its progress, until it settles.
+
+        A store or a server that is away for less than a minute doesn't end it.
+        """
         attempt = attempt_here()
         if attempt is not None:
             check_other(attempt, self.id)
         jobs = await self._open()
-        await jobs.get(self.id)
+        await patiently(lambda: jobs.get(self.id))
         mark, version, shown = 0, 0, None
         while True:
-            while page := await jobs.engine.history(self.id, version):
+            while page := await patiently(partial(jobs.engine.history, self.id, version)):
                 for entry in page:
                     version = entry.version
                     yield entry
-            status = await jobs.status(self.id)
+            status = await patiently(lambda: jobs.status(self.id))
             if status.state in SETTLED and status.version == version:
                 return
             active = status.state is State.ACTIVE
             if active and status.progress() != shown:
                 shown = status.progress()
                 yield status
-            mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
+            mark = await self._wake(jobs, PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
+
+    async def _wake(self, jobs: Jobs, seconds: float, mark: int, *, is_bounded: bool = False) -> int:
+        """Wait for a wake-up of the job, or as long as this."""
+        return await patiently(lambda: jobs.engine.wait([job_topic(self.id)], seconds, mark), is_bounded=is_bounded)
 
     async def _timeout_message(self, seconds: float) -> str:
         """Return the message of a TimeoutError. A store that doesn't answer must not make the caller wait longer."""
@@ -256,14 +267,14 @@ class Run(Generic[R]):
             state = f"is {told}" if told.startswith(status.state) else f"is {standing(status.state)}: {told}"
         return f"timed out after {seconds:g} s; job {self.id} {state}"
 
-    async def _wait_until_settled(self) -> Job:
+    async def _wait_until_settled(self, *, is_bounded: bool) -> Job:
         jobs = await self._open()
         mark = 0
         while True:
-            job = await jobs.get(self.id)
+            job = await patiently(lambda: jobs.get(self.id), is_bounded=is_bounded)
             if job.state in SETTLED:
                 return job
-            mark = await jobs.engine.wait([job_topic(self.id)], FOLLOW_SECONDS, mark)
+            mark = await self._wake(jobs, FOLLOW_SECONDS, mark, is_bounded=is_bounded)
 
 
 def _step_args(steps: Sequence[str], args: Sequence[Any] | str) -> str:

@@ -16,14 +16,7 @@ from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import Time
 from holdfast.core.schedules import Definition, Template
 from holdfast.jobs.schedule_views import ScheduleView, list_schedules, view_schedule
-from holdfast.jobs.schedules import (
-    check_schedule,
-    pause_schedule,
-    put_schedule,
-    remove_schedule,
-    resume_schedule,
-    run_schedule,
-)
+from holdfast.jobs.schedules import check_schedule
 from holdfast.jobs.service import Jobs
 from holdfast.worker.registry import Registry
 
@@ -64,9 +57,9 @@ class Schedules:
         fires it.
         """
         definition = define(name, cron, job, every, at, tz, missed, overlap, jitter)
-        engine = (await self._open()).engine
-        await put_schedule(engine, name, definition, by=by)
-        return await view_schedule(engine, name)
+        jobs = await self._open()
+        await jobs.put_schedule(name, definition, by=by)
+        return await view_schedule(jobs.engine, name)
 
     async def get(self, name: str) -> ScheduleView:
         """Return a schedule with its next ticks and its last job, or raise NotFound."""
@@ -78,22 +71,22 @@ class Schedules:
 
     async def pause(self, name: str, *, by: str = CALLER, reason: str = "") -> None:
         """Let no tick fire until it is resumed. Stands until then, also after a deploy."""
-        await pause_schedule((await self._open()).engine, name, by=by, reason=reason)
+        await (await self._open()).pause_schedule(name, by=by, reason=reason)
 
     async def resume(self, name: str, *, by: str = CALLER, reason: str = "") -> None:
         """Let ticks fire again, from now on."""
-        await resume_schedule((await self._open()).engine, name, by=by, reason=reason)
+        await (await self._open()).resume_schedule(name, by=by, reason=reason)
 
     async def run_now(self, name: str, *, by: str = CALLER, reason: str = "") -> Run[Any]:
         """Submit the schedule's job now, and return its run. The schedule's ticks stay as they are."""
-        engine = (await self._open()).engine
-        id = await run_schedule(engine, name, by=by, reason=reason)
-        spec = self._registry.get((await view_schedule(engine, name)).type)
+        jobs = await self._open()
+        id = await jobs.run_schedule(name, by=by, reason=reason)
+        spec = self._registry.get((await view_schedule(jobs.engine, name)).type)
         return Run(self._open, id, None if spec is None else spec.signature)
 
     async def remove(self, name: str) -> None:
         """Remove a schedule. Its jobs stay. If code declares it, the next worker that starts makes it again."""
-        await remove_schedule((await self._open()).engine, name)
+        await (await self._open()).remove_schedule(name)
 
 
 def define(

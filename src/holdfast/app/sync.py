@@ -5,7 +5,7 @@ Must not do anything itself: each method calls the async method of the same name
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -248,6 +248,16 @@ class SyncRun(Generic[R]):
         """See Run.history."""
         entries: list[Entry] = self._call(self._run.history())
         return entries
+
+    def follow(self) -> Iterator[Entry | Status]:
+        """See Run.follow."""
+        following = self._run.follow()
+
+        async def next_one() -> Entry | Status | None:
+            return await anext(following, None)
+
+        while (one := self._call(next_one())) is not None:
+            yield one
 
 
 class Portal(forking.Forkable):

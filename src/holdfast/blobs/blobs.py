@@ -111,6 +111,12 @@ class Blobs:
             raise BlobsAway(f"{file.path}: {NO_STORE}")
         await self.refer([file.reference], job)
 
+    async def take_in(self, file: LocalFile) -> None:
+        """Store a file that no job refers to yet, unless it is there. If none does within a day, it is deleted."""
+        if (await self.ready(create=True)).store is None:
+            raise Invalid(NO_STORE)
+        await threads.run(self._take_in, file)
+
     async def save(self, reference: Reference, path: Path) -> None:
         """Write a blob to a file. An existing file is replaced once the whole blob is there."""
         await self.ready()
@@ -211,6 +217,13 @@ class Blobs:
             file = find_file(reference)
             self._put(reference, job, None if file is None else file.chunks)
             self._refer_all(self._files_in(reference), job)
+
+    def _take_in(self, file: LocalFile) -> None:
+        key = self.key_of(file.reference)
+        assert self.store is not None
+        with self._guarded():
+            if not self.store.has(key):
+                self.store.put(key, file.chunks())
 
     def _copy_all(self, other: "Blobs", references: list[Reference], job: str) -> None:
         for reference in references:

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.errors import echo
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.person import confirm
 from holdfast.cli.render.screen import console, say_json
 from holdfast.core.model import Job
-from holdfast.jobs.bulk_acts import Act, check_act, count_concerned, submit_act
+from holdfast.jobs.bulk_acts import NO_WORKER, Act, check_act, count_concerned, served_queues, submit_act
 from holdfast.jobs.replay_plans import preview_replays
 from holdfast.jobs.selections import Selection
 from holdfast.jobs.service import Jobs
@@ -50,7 +51,7 @@ def run_act(act: Act, *, yes: bool, as_json: bool, url: str | None) -> None:
             console().print(words, soft_wrap=True, markup=False)
         if total:
             confirm(f"{act.verb} {plural(total, 'job')}?")
-    submitted = run_in_store(url, _submit(act), write=True)
+    submitted, is_served = run_in_store(url, _submit(act), write=True)
     if as_json:
         say_json({"act": submitted.id, "verb": act.verb, "selection": act.chosen.words()})
         return
@@ -58,11 +59,17 @@ def run_act(act: Act, *, yes: bool, as_json: bool, url: str | None) -> None:
     console().print(
         f"submitted {id}: a worker of queue {submitted.queue} does it; holdfast status {id} --watch", soft_wrap=True
     )
+    if not is_served:
+        echo(f"note: {NO_WORKER}", err=True)
     console().print(f"to stop it: holdfast cancel {id}", style="dim", soft_wrap=True)
 
 
-def _submit(act: Act) -> Callable[[Jobs], Awaitable[Job]]:
-    return lambda jobs: submit_act(jobs, act)
+def _submit(act: Act) -> Callable[[Jobs], Awaitable[tuple[Job, bool]]]:
+    async def submit(jobs: Jobs) -> tuple[Job, bool]:
+        job = await submit_act(jobs, act)
+        return job, job.queue in await served_queues(jobs)
+
+    return submit
 
 
 async def _preview(jobs: Jobs, act: Act) -> tuple[int, str]:

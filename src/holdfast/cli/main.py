@@ -119,5 +119,11 @@ Exit codes: 0 success, 1 the request failed, 2 wrong usage, 3 a worker's store l
 """,
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def main() -> None:
+@click.option("--url", metavar="URL", help="The store or the server, for any verb that takes --url.")
+@click.pass_context
+def main(ctx: click.Context, url: str | None) -> None:
     """Durable jobs and pipelines for long-running AI work, in plain Python."""
+    if url is not None and (name := ctx.invoked_subcommand) is not None:
+        verb = main.get_command(ctx, name)
+        if verb is not None and not isinstance(verb, click.Group) and all(one.name != "url" for one in verb.params):
+            raise click.UsageError(f"{name} takes no --url")

@@ -46,6 +46,16 @@ def engine_at(url: str | None, *, write: bool = False, create: bool = False, con
     return engine
 
 
+def refuse_server(url: str | None, verb: str) -> None:
+    """Refuse the URL of a server for a verb that needs the store itself."""
+    chosen = store_url(url)
+    if chosen.startswith(("http://", "https://")):
+        raise Invalid(
+            f"{masked(chosen)} is a server, and holdfast {verb} needs the store behind it; run this where the store "
+            "is, with its own URL: sqlite:///… or postgresql://…"
+        )
+
+
 def path_of_engine(engine: Engine) -> Path | None:
     """Return the file that holds the store, or None."""
     path = getattr(engine, "path", None)

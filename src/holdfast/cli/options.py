@@ -34,7 +34,15 @@ def can_serve() -> bool:
 def url_option(command: F) -> F:
     """Add `--url` to a verb that opens a store."""
     line = "The store. Default: $HOLDFAST_URL, else sqlite:///holdfast.db in the working directory."
-    return click.option("--url", metavar="URL", help=line)(command)
+    return click.option("--url", metavar="URL", help=line, callback=inherited_url)(command)
+
+
+def inherited_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the `--url` of a call: the verb's own, or the nearest one before it."""
+    above = ctx.parent
+    while value is None and above is not None:
+        value, above = above.params.get("url"), above.parent
+    return value
 
 
 def json_option(command: F) -> F:

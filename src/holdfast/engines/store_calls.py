@@ -42,8 +42,7 @@ CALLS: dict[str, StoreCall] = {
 WAIT_SECONDS = 2.0
 """How long one call waits for a wake-up at most; a longer wait is several calls."""
 
-READABLE = (WORKER, PAUSE, QUIET, LIMIT, BUCKET, SCHEDULE, ALERT, "queue/", "budget/", "count/", "moved")
-"""The records that a remote app may read begin with one of these. Tokens are not among them."""
-
-WRITABLE = (LIMIT, BUCKET, SCHEDULE, PAUSE, QUIET, "queue/", "budget/")
-"""The records that it may write, to act on limits, schedules, queues and workers."""
+READABLE = (WORKER, PAUSE, QUIET, LIMIT, BUCKET, SCHEDULE, ALERT, "queue/", "budget/", "count/", "on/", "moved")
+"""The records that a remote app may read begin with one of these. Tokens are not among them. It writes none:
+limits, schedules, queues and workers are changed by acts, each with its scope.
+"""

@@ -11,11 +11,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.codec import canonical
+from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.limits import REASON_CHARACTERS
 from holdfast.core.model import Event, Job, Options, State
+from holdfast.engines.records import QUIET
+from holdfast.jobs.remote import RemoteJobs
 from holdfast.jobs.requests import PRIORITY_LIMIT, JobRequest
 from holdfast.jobs.selections import Selection, check_selection, count, read_all
 from holdfast.jobs.service import Jobs
@@ -32,6 +34,8 @@ PAGES_COUNTED = 10
 
 EXAMPLES = 20
 """How many refusals an act's result lists."""
+
+NO_WORKER = "no worker takes jobs now, so it starts once one does"
 
 Verb = Literal["replay", "resolve", "discard", "cancel"]
 
@@ -95,8 +99,23 @@ async def count_concerned(jobs: Jobs, act: Act) -> Counter[str]:
     return await count(jobs.engine, check_act(act).chosen)
 
 
+async def served_queues(jobs: Jobs) -> Counter[str]:
+    """Return the queues that an act could run in now, each with how many workers take jobs of it."""
+    now, workers = await jobs.engine.now(), await jobs.workers()
+    quiet = {record.name.removeprefix(QUIET) for record in await jobs.engine.records(QUIET)}
+    alive = [one for one in workers if not one.gone and now - one.beat_at <= one.lease_ms and one.worker not in quiet]
+    paused = set(await jobs.paused())
+    return Counter(queue for one in alive for queue in one.queues if queue not in paused)
+
+
 async def submit_act(jobs: Jobs, act: Act) -> Job:
-    """Submit an act. It runs on a worker of the queue that its first job is in. Raises NotFound if no job matches."""
+    """Submit an act. Raises NotFound if no job matches.
+
+    It goes to the queue that its first job is in, or if no worker takes jobs of that one, to the queue of most workers:
+    every worker knows how to run it.
+    """
+    if isinstance(jobs, RemoteJobs):
+        return await jobs.start_bulk(act.verb, act.chosen, parse(act.result), act.reason)
     act, queue, total, read = check_act(act), "", 0, 0
     async for page in read_all(jobs.engine, act.chosen):
         total, read = total + len(page), read + 1
@@ -106,6 +125,9 @@ async def submit_act(jobs: Jobs, act: Act) -> Job:
             break
     if not queue:
         raise NotFound(f"no job matches ({act.chosen.words()}), so there is nothing to {act.verb}")
+    served = await served_queues(jobs)
+    if queue not in served and served:
+        queue = max(served, key=lambda name: (served[name], name))
     request = JobRequest(
         type=BULK_TYPE,
         queue=queue,
@@ -124,11 +146,14 @@ class Progress(Struct, frozen=True):
     state: State
     act: Act
     outcome: Outcome
+    hint: str = ""
+    """Why it doesn't start; empty if it has, or if a worker is there for it."""
 
     def __str__(self) -> str:
         """In words."""
         act, of = self.act, f" of {self.act.total:,}" if self.outcome.done < self.act.total else ""
-        return f"{self.outcome.words(act.verb)}{of} ({one_line(act.chosen.words(), 200)}): {self.state}"
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.outcome.words(act.verb)}{of} ({one_line(act.chosen.words(), 200)}): {self.state}{hint}"
 
 
 async def act_progress(jobs: Jobs, id: str) -> Progress:
@@ -138,7 +163,9 @@ async def act_progress(jobs: Jobs, id: str) -> Progress:
         raise NotFound(f"job {id} is of type {job.type}, not an act on many jobs")
     pages = [step for step in await jobs.engine.steps(id) if step.name == ACT_STEP and step.result is not None]
     outcomes = [msgspec.json.decode(step.result or "{}", type=Outcome) for step in pages]
-    return Progress(id, job.state, act_of(job), sum(outcomes, Outcome()))
+    waits = job.state is State.AVAILABLE and job.queue not in await served_queues(jobs)
+    hint = f"no worker takes jobs of queue {job.queue} now; it starts once one does" if waits else ""
+    return Progress(id, job.state, act_of(job), sum(outcomes, Outcome()), hint)
 
 
 ACT_STEP = "act"

@@ -4,7 +4,7 @@ Must not know a blob store. Lists and status never come here: a record has a ref
 reads it.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -104,7 +104,7 @@ def reading_arguments() -> Iterator[None]:
         raise ArgumentsAway(f"the job's arguments can't be read now: {away}") from away
 
 
-async def stream(engine: Engine, reference: Reference) -> AsyncIterator[bytes]:
+async def stream(engine: Engine, reference: Reference) -> AsyncGenerator[bytes, None]:
     """Open a blob by its reference, and yield its content in chunks. Raises BlobGone if it is gone or was altered."""
     await engine.blobs.ready()
     chunks = engine.blobs.chunks(reference)

@@ -6,12 +6,13 @@ ended, a new run is made, which begins with what it keeps of the old one's recor
 
 import shlex
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.changes import activate, replay
-from holdfast.core.errors import Invalid, NotAllowed, NotFound
+from holdfast.core.errors import HoldfastError, Invalid, NotAllowed, NotFound
 from holdfast.core.keys import digest
 from holdfast.core.lifecycle import TERMINAL, standing
 from holdfast.core.limits import REASON_CHARACTERS
@@ -37,6 +38,7 @@ from holdfast.core.unreadable import record_content, without_unreadable
 from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.large_values import keep_copy
 from holdfast.jobs.questions import WAIT_PATH
+from holdfast.jobs.remote import RemoteJobs
 from holdfast.jobs.replay_plans import effect_paths
 from holdfast.jobs.replays import said_of
 from holdfast.jobs.service import Jobs
@@ -70,6 +72,8 @@ async def rerun(
     effects that may happen again.
     """
     _check_words(steps, args, feedback, reason)
+    if isinstance(jobs, RemoteJobs):
+        return await jobs.rerun(id, steps, args=args, feedback=feedback, allow=allow, reason=reason)
     job = await jobs.get(id)
     records = await jobs.engine.steps(id)
     wanted = find_steps(job, records, steps)
@@ -119,6 +123,8 @@ async def fork(
     may happen again in this one.
     """
     _check_words([until or "fork"], None, "", reason)
+    if isinstance(jobs, RemoteJobs):
+        return await jobs.fork(id, until, args=args, allow=allow, reason=reason)
     job = await jobs.get(id)
     records = await jobs.engine.steps(id)
     kept = records if until is None else _prefix(job, records, until)
@@ -237,12 +243,16 @@ async def _copy(jobs: Jobs, job: Job, kept: Sequence[Step], more: Sequence[Step]
     records.append(own_record(new, ORIGIN_PATH, now, msgspec.json.encode(origin).decode()))
     steps = tuple(replace(record, job=new.id, epoch=min(record.epoch, epoch)) for record in records)
     new = await keep_copy(jobs.engine, new, steps)
-    new = await keep_copy(jobs.engine, new, steps)
     await jobs.engine.insert([new])
     done = sum(is_step(one.path) for one in steps)
     note = {origin.how: job.id, "at": origin.at, "kept": plural(done, "recorded step"), "reason": origin.reason}
     change = activate(new, now, by=origin.by, steps=steps, note={name: text for name, text in note.items() if text})
-    (answer,) = await jobs.engine.commit([change])
+    try:
+        (answer,) = await jobs.engine.commit([change])
+    except HoldfastError:
+        with suppress(HoldfastError):  # otherwise it would wait for its records for ever
+            await jobs.cancel(new.id, by=origin.by, reason="its records could not be copied")
+        raise
     if not isinstance(answer, Applied):
         raise NotAllowed(f"job {new.id} was changed while its records were copied: {answer.reason}; cancel it")
     return await jobs.get(new.id)

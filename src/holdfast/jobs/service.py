@@ -46,6 +46,7 @@ from holdfast.jobs.flows import FLOW_TYPE, count_done
 from holdfast.jobs.large_values import check_arguments_within, keep_arguments
 from holdfast.jobs.limit_status import limit_waits
 from holdfast.jobs.pauses import Pause, pause_text, read_pauses
+from holdfast.jobs.places import Places
 from holdfast.jobs.questions import (
     WAIT_PATH,
     Question,
@@ -75,7 +76,7 @@ CheckWaits = Callable[[Job, Sequence[Step], Time], None]
 _ASKING = Where(states=(State.PENDING, State.ACTIVE))
 
 
-class Jobs:
+class Jobs(Places):
     """The jobs of one store."""
 
     def __init__(

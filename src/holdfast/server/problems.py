@@ -56,6 +56,8 @@ _ANSWERS: dict[type[Exception], tuple[int, str]] = {
     errors.Duplicate: (409, "duplicate"),
     errors.QueueFull: (429, "queue_full"),
     errors.Moved: (409, "moved"),
+    errors.BlobGone: (404, "blob_gone"),
+    errors.BlobsAway: (503, "blobs_away"),
     errors.StoreError: (503, "store_unavailable"),
     errors.StoreFull: (503, "store_full"),
     errors.StoreLost: (503, "store_lost"),

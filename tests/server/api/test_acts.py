@@ -139,6 +139,8 @@ async def test_queues_workers_and_limits_are_changed_by_whoever_asks():
         assert "did you mean default?" in missing.json()["detail"]
         assert quiet["is_quiet"]
         assert limit["at_once"] == 1
+        assert (await client.look("/limits/openai"))["at_once"] == 1
+        assert (await client.get("/api/v1/limits/nobody")).status_code == 404
         await client.act(f"/workers/{worker['id']}/resume")
         await client.act("/queues/default/resume")
 
@@ -151,6 +153,48 @@ async def test_a_cancel_says_why():
 
         assert done["job"]["state"] == "cancelled"
         assert (await client.look(f"/jobs/{id}"))["acts"] == []
+
+
+async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_is_compared():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        broken = await client.submit("broken", [1])
+        assert await settled(app, broken) == "review"
+        plan = await client.act(f"/jobs/{broken}/replay/preview", args=[2])
+        film = await client.submit("film", [{"title": "Sea", "scenes": 2}])
+        assert await settled(app, film) == "completed"
+        early = await client.post(f"/api/v1/jobs/{film}/replay/preview", json={})
+        made = await client.act(f"/jobs/{film}/rerun", steps=["paint#1"], feedback="too dark", reason="look again")
+        forked = await client.act(f"/jobs/{film}/fork", args=[{"title": "Sea", "scenes": 3}])
+        wrong = await client.post(f"/api/v1/jobs/{film}/fork", json={"args": ["x"]})
+        for one in (made, forked):
+            assert await settled(app, one["job"]["id"]) == "completed"
+        compared = await client.look(f"/jobs/{film}/compare", other=made["job"]["id"])
+        told = (await (await app.open()).history(made["job"]["id"]))[1]
+
+    assert plan["words"].startswith("replay of broken")
+    assert early.status_code == 409
+    assert made["words"].startswith("Made ")
+    assert (told.by, told.note["reason"]) == ("http", "look again")
+    assert wrong.status_code == 400
+    assert compared["same_result"]
+
+
+@pytest.mark.parametrize("where", [{"tag": "old"}, {"error": "ValueError"}, {"step": "(the job's own code)"}])
+async def test_an_act_on_many_jobs_selects_by_tag_error_and_failed_step(where):
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        ids = [await client.submit("broken", [number], tags=["old"]) for number in range(2)]
+        for id in ids:
+            assert await settled(app, id) == "review"
+        await client.submit("film", [{"title": "other"}], delay="1h")
+        preview = await client.act("/bulk/preview", act="resolve", where=where, result=7)
+        started = await client.act("/bulk", 202, act="resolve", where=where, result=7)
+        assert await settled(app, started["id"]) == "completed"
+        results = [await client.look(f"/jobs/{id}/result") for id in ids]
+
+    assert (preview["total"], preview["is_least"]) == (2, False)
+    assert results == [7, 7]
 
 
 async def test_an_act_on_many_jobs_is_previewed_and_done_by_a_worker():

@@ -75,6 +75,8 @@ async def test_a_search_starts_at_a_time():
         ({"at": "soon"}, "not a time"),
         ({"error": "x"}, "add state=review"),
         ({"queue": "NO"}, "queue"),
+        ({"after": "zz"}, "after='zz': give the `next` of the page before"),
+        ({"parent": "xx"}, "parent='xx': give a job's whole id"),
     ],
 )
 async def test_a_wrong_search_is_refused(query, words):

@@ -41,3 +41,12 @@ def test_a_query_is_described_parameter_by_parameter():
     assert parameters["limit"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 500, "default": 100}
     assert "review" in parameters["state"]["schema"]["items"]["enum"]
     assert not parameters["queue"]["required"]
+
+
+def test_the_headers_that_a_call_reads_and_the_body_of_an_upload_are_described():
+    def headers(path: str, method: str) -> list[str]:
+        return [one["name"] for one in DOCUMENT["paths"][path][method]["parameters"] if one["in"] == "header"]
+
+    assert headers("/api/v1/jobs", "post") == ["Idempotency-Key"]
+    assert headers("/api/v1/jobs/{id}/events", "get") == ["Last-Event-ID"]
+    assert "application/octet-stream" in DOCUMENT["paths"]["/api/v1/blobs/{sha256}"]["put"]["requestBody"]["content"]

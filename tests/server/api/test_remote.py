@@ -1,6 +1,7 @@
 """An app behind a server: the same typed calls, refused as in Python, under a token's scopes."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -8,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App, JobFailed
+from holdfast import App, Blob, BlobGone, JobFailed, chain, group
 from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import Entry
+from holdfast.core.references import Reference
+from holdfast.jobs.requests import JobRequest
+from holdfast.jobs.views.comparison import view_comparison
 from tests.server.clients import a_real_server
 
 PROGRAM = """
-from holdfast import App, step
+from pathlib import Path
+
+from holdfast import App, Blob, step
 
 app = App()
 
@@ -26,7 +32,32 @@ async def paint(number: int) -> str:
 async def film(title: str, scenes: int = 2) -> list[str]:
     if title == "broken":
         raise ValueError("no such film")
-    return await paint.map(range(scenes))
+    images = await paint.map(range(scenes))
+    if title == "broken late":
+        raise ValueError("no such end")
+    return images
+
+@app.job
+async def doubled(text: str, file: Blob) -> tuple[str, Blob]:
+    content = await file.open().read()
+    made = Path(f"{file.sha256}.made")
+    made.write_bytes(content * 2)
+    return text * 2, await Blob.from_path(made, media="text/plain")
+
+@app.job
+async def counted(value: str | int) -> int:
+    return len(str(value))
+
+@app.job
+async def summed(numbers: list[int]) -> int:
+    return sum(numbers)
+
+app.limit("api", at_once=3)
+
+@app.on("film.wanted")
+@app.job
+async def wanted(film: dict) -> str:
+    return film["title"]
 """
 
 
@@ -104,7 +135,10 @@ def test_synchronous_code_does_the_same(served):
     app, film = app_at(served)
     run = app.sync.submit(film, "sync", 1)
 
+    followed = list(run.follow())
     assert run.result(timeout=60) == ["image 0"]
+    assert [one.event for one in followed if isinstance(one, Entry)] == [one.event for one in run.history()]
+    assert followed[-1].event == "complete"
     asyncio.run(app.close())
 
 
@@ -126,9 +160,149 @@ async def test_no_token_can_be_read_and_no_state_written(served):
     app, _ = app_at(served)
     engine = (await app.open()).engine
 
-    assert await engine.records("token/") == []
-    with pytest.raises(NotAllowed):
-        await engine.put_record("token/x", "{}")
+    for prefix in ("token/", "", "l"):
+        with pytest.raises(NotAllowed, match="can't be read through a server"):
+            await engine.records(prefix)
+    for name in ("token/x", "schedule/x", "limit/x", "bucket/x", "queue/x", "budget/x", "pause/x", "quiet/x"):
+        with pytest.raises(NotAllowed, match="can't be written through a server"):
+            await engine.put_record(name, "{}")
+    await app.close()
+
+
+async def test_large_values_and_files_go_through_the_server(served, tmp_path):
+    app, _ = app_at(served)
+
+    @app.job
+    async def doubled(text: str, file: Blob) -> tuple[str, Blob]:
+        raise AssertionError("runs on the worker")
+
+    text, content = "wave " * 40_000, b"sea " * 500_000
+    (tmp_path / "film").write_bytes(content)
+    run = await doubled.submit(text, await Blob.from_path(tmp_path / "film"))
+    twice, file = await run.result(timeout=60)
+    await file.save_to(tmp_path / "saved")
+    async with file.open() as stream:
+        beginning = await stream.read(8)
+    again = await doubled.submit("x", file)
+
+    assert twice == text * 2
+    assert (tmp_path / "saved").read_bytes() == content * 2
+    assert (beginning, file.media) == (b"sea sea ", "text/plain")
+    assert (await again.result(timeout=60))[1].size == 4 * len(content)
+    await app.close()
+
+
+async def test_a_file_that_nobody_has_is_refused(served):
+    app, _ = app_at(served)
+    jobs = await app.open()
+    mark = '[{"$blob":{"media":"","sha256":"' + "0" * 64 + '","size":1}}]'
+    with pytest.raises(BlobGone, match="isn't in the blob store"):
+        await jobs.submit([JobRequest(type="doubled", args=mark)])
+    with pytest.raises(BlobGone):
+        await Blob(Reference("0" * 64, 1), jobs.engine.blobs).open().read()
+    await app.close()
+
+
+async def test_flows_run_through_the_server(served):
+    app, film = app_at(served)
+    chained = await chain(app.s("counted", "sea"), app.s("counted")).submit()
+    grouped = await group(film.s(title, 1) for title in ("a", "b")).submit()
+    nested = await chain(group(app.s("counted", "x"), app.s("counted", "yy")), app.s("summed")).submit(key="one")
+    again = await chain(group(app.s("counted", "x"), app.s("counted", "yy")), app.s("summed")).submit(key="one")
+
+    assert await chained.result(timeout=60) == 1
+    assert await grouped.result(timeout=60) == [["image 0"], ["image 0"]]
+    assert await nested.result(timeout=60) == 3
+    assert again.id == nested.id
+    assert "counted" in str(await nested.tree())
+    await app.close()
+
+
+async def test_an_event_reaches_the_subscribers_of_other_programs(served):
+    app, _ = app_at(served)
+    [run] = await app.emit("film.wanted", {"title": "sea"}, id="1")
+    again = await app.emit("film.wanted", {"title": "sea"}, id="1")
+
+    assert await run.result(timeout=60) == "sea"
+    assert [one.id for one in again] == [run.id]
+    await app.close()
+
+
+async def test_schedules_are_put_paused_run_and_removed_by_the_server(served):
+    app, film = app_at(served)
+    put = await app.schedules.put("0 9 * * *", job=film.s("morning"), name="morning", by="somebody else")
+    await app.schedules.pause("morning", reason="the report is wrong")
+    paused = await app.schedules.get("morning")
+    await app.schedules.resume("morning")
+    run = await app.schedules.run_now("morning")
+    result = await run.result(timeout=60)
+    await app.schedules.remove("morning")
+
+    assert (put.type, put.args) == ("film", '["morning"]')
+    assert [change.by for change in put.changes] == ["http"]
+    assert paused.paused is not None
+    assert paused.paused.reason == "the report is wrong"
+    assert result == ["image 0", "image 1"]
+    assert await app.schedules.list() == []
+    with pytest.raises(NotFound):
+        await app.schedules.pause("evening")
+    await app.close()
+
+
+async def test_a_rerun_and_a_fork_are_made_by_the_server(served):
+    app, film = app_at(served)
+    run = await film.submit("again", 2)
+    await run.result(timeout=60)
+    again = await run.rerun("paint#2", feedback="too dark", reason="look again")
+    fork = await run.fork("paint", args=["again", 3])
+
+    assert await again.result(timeout=60) == ["image 0", "image 1"]
+    compared = await view_comparison(app.jobs, await app.jobs.get(run.id), await app.jobs.get(again.id))
+    assert await fork.result(timeout=60) == ["image 0", "image 1", "image 2"]
+    assert len({run.id, again.id, fork.id}) == 3
+    assert [(await one.history())[1].by for one in (again, fork)] == ["http", "http"]
+    assert (await again.history())[1].note["rerun"] == run.id
+    assert [pair.relation for pair in compared.steps].count("same") >= 1
+    with pytest.raises(NotFound, match="no recorded step"):
+        await run.rerun("pint")
+    await app.close()
+
+
+async def test_a_job_in_review_is_previewed_and_rerun_by_the_server(served):
+    app, film = app_at(served)
+    run = await film.submit("broken late")
+    with pytest.raises(JobFailed):
+        await run.result(timeout=60)
+    plan = await run.preview_replay()
+    same = await run.rerun("paint#1")
+
+    assert len(plan.recorded) == 2
+    assert same is run
+    with pytest.raises(JobFailed):
+        await run.result(timeout=60)
+    await app.close()
+
+
+async def test_limits_queues_and_workers_are_changed_by_the_server(served):
+    app, _ = app_at(served)
+    jobs = await app.open()
+    limit = await jobs.set_limit("api", at_once=2, reason="they asked", by="somebody else")
+    back = await jobs.reset_limit("api")
+    until = await jobs.close_limit("api", 600_000)
+    await jobs.open_limit("api")
+    bound = await jobs.set_bound("video", 5)
+    none = await jobs.reset_bound("video")
+    [worker] = [one.worker for one in await jobs.workers() if "default" in one.queues]
+    await jobs.quiet_worker(worker)
+    await jobs.let_claim(worker)
+
+    assert (limit.now.at_once, limit.person.by, limit.changes[-1].by) == (2, "http", "http")
+    assert (back.now.at_once, back.person) == (3, None)
+    assert until > await jobs.engine.now()
+    assert (bound.person.most_waiting, bound.person.by) == (5, "http")
+    assert none.person is None
+    with pytest.raises(NotFound):
+        await jobs.open_limit("api")
     await app.close()
 
 
@@ -159,4 +333,12 @@ async def test_the_commands_work_through_the_server(served):
     assert "scheduled" in shown
     assert cancelled.startswith("cancelled")
     assert "film" in await asyncio.to_thread(run, "jobs", "--limit", "5")
+    assert "at most 2 at once" in await asyncio.to_thread(run, "limits", "set", "api", "--at-once", "2")
+    broken = await film.submit("broken")
+    with pytest.raises(JobFailed):
+        await broken.result(timeout=60)
+    act = await asyncio.to_thread(run, "discard", "--type", "film", "--error", "ValueError", "--yes", "--json")
+    await (await app.run(json.loads(act)["act"])).result(timeout=60)
+    assert (await broken.status()).state == "discarded"
+    assert "at most 5 waiting" in await asyncio.to_thread(run, "queues", "set", "video", "--most-waiting", "5")
     await app.close()

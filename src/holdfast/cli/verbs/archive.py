@@ -5,7 +5,7 @@ import signal
 
 import click
 
-from holdfast.cli.open_store import engine_at, use_store
+from holdfast.cli.open_store import engine_at, refuse_server, use_store
 from holdfast.cli.render.screen import console, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.engines.urls import named
@@ -35,6 +35,8 @@ worker runs jobs from an archive. If you repeat the command, it copies what is n
 def archive(source_url: str, target_url: str, every: str | None, as_json: bool) -> None:
     """Keep ended jobs longer, in another store."""
     pause = None if every is None else milliseconds(every) / 1_000
+    for url in (source_url, target_url):
+        refuse_server(url, "archive")
     source, target = engine_at(source_url, configured=False), engine_at(target_url, create=True)
     sides = Side(source, named(source_url)), Side(target, named(target_url))
 

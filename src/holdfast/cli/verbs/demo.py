@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.options import inherited_url
 from holdfast.demo.show import INTERRUPTED, run_demo
 
 
@@ -19,7 +20,7 @@ Examples:
 """
 )
 @click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, so that you can inspect it.")
-@click.option("--url", metavar="URL", help="Keep the store there, on any engine.")
+@click.option("--url", metavar="URL", help="Keep the store there, on any engine.", callback=inherited_url)
 @click.option("--open", "opens", is_flag=True, help="Watch it in the browser, and keep the dashboard until Ctrl-C.")
 @click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Write a picture of the demo's end.")
 def demo(db: Path | None, url: str | None, opens: bool, svg: Path | None) -> None:

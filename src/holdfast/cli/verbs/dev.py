@@ -15,7 +15,8 @@ from holdfast.cli.errors import echo
 from holdfast.cli.job_news import JobNews
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.log_format import log_format_option, log_level_option
-from holdfast.cli.options import DEFAULT_PORT, can_serve
+from holdfast.cli.open_store import refuse_server
+from holdfast.cli.options import DEFAULT_PORT, can_serve, inherited_url
 from holdfast.cli.source_files import changed_files, files_below, folder_of
 
 POLL_SECONDS = 0.5
@@ -41,13 +42,14 @@ and a new one starts. Ctrl-C or a closed terminal ends all.
 @click.option("--queues", help="Queues in order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
-@click.option("--url", metavar="URL", help="Use this store instead of the App's own.")
+@click.option("--url", metavar="URL", help="Use this store instead of the App's own.", callback=inherited_url)
 @log_level_option
 @log_format_option
 def dev(
     target: str, queues: str | None, at_once: int, port: int, url: str | None, log_level: str, log_format: str
 ) -> None:
     """Serve and run the jobs of MODULE:APP, and restart when its code changes."""
+    refuse_server(url, "dev")
     folder = folder_of(target)
     serving = ["serve", target, "--with-worker", "--port", str(port)]
     if not can_serve():

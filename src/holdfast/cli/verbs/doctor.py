@@ -8,7 +8,7 @@ from rich.text import Text
 
 from holdfast.cli.check_engine import check_file, check_file_system, check_server
 from holdfast.cli.load_app import load_app
-from holdfast.cli.open_store import engine_at, path_of_engine, place_of_store, use_store
+from holdfast.cli.open_store import engine_at, path_of_engine, place_of_store, refuse_server, use_store
 from holdfast.cli.options import json_option, url_option
 from holdfast.cli.render.screen import console, say_json
 from holdfast.core.errors import StoreError
@@ -46,6 +46,7 @@ fails; warnings don't count.
 def doctor(target: str | None, as_json: bool, url: str | None) -> None:
     """Check whether a store is healthy, and say what to fix."""
     app = None if target is None else load_app(target)
+    refuse_server(url or (None if app is None else app.url), "doctor")
     engine = engine_at(url or (None if app is None else app.url))
     place = place_of_store(engine, url or (None if app is None else app.url))
 

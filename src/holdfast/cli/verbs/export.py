@@ -9,7 +9,7 @@ import click
 from holdfast import __version__
 from holdfast.blobs.local import LocalFile, note_file
 from holdfast.cli.errors import echo
-from holdfast.cli.open_store import run_in_store
+from holdfast.cli.open_store import refuse_server, run_in_store
 from holdfast.cli.options import job_ids, url_option
 from holdfast.cli.person import whoami
 from holdfast.cli.render.screen import console
@@ -85,6 +85,7 @@ continue after its last recorded step. The store is created if it doesn't exist.
 @url_option
 def import_run(file: str, review: bool, url: str | None) -> None:
     """Load an exported job into a store, to inspect and replay it."""
+    refuse_server(url, "import")
     run = parse_run(_text_of(file), file)
 
     folder = files_beside_run(Path(file))

@@ -16,7 +16,7 @@ from holdfast.cli.render.screen import console, print_lines, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.model import Time, Usage
 from holdfast.core.shared_limits import UNIT
-from holdfast.jobs.limits import LimitView, close_limit, list_limits, open_limit, reset_limit, set_limit
+from holdfast.jobs.limits import LimitView, list_limits
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import limit_shape
 from holdfast.jobs.views.text import ago, one_line, span, utc_clock
@@ -104,9 +104,7 @@ takes effect as running steps end.
 @click.option("--burst", type=float, metavar="N", help="How many may start at the same moment.")
 @reason_option
 @url_option
-@click.pass_context
 def set_one(
-    ctx: click.Context,
     name: str,
     at_once: int | None,
     rate: str | None,
@@ -117,10 +115,10 @@ def set_one(
     """Set a limit, whatever code declares."""
 
     async def work(jobs: Jobs) -> None:
-        limit = await set_limit(jobs.engine, name, at_once=at_once, rate=rate, burst=burst, by=whoami(), reason=reason)
+        limit = await jobs.set_limit(name, at_once=at_once, rate=rate, burst=burst, by=whoami(), reason=reason)
         console().print(f"{name}: {limit.now.words()}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @limits.command(
@@ -132,15 +130,14 @@ Examples:
 @click.argument("name")
 @reason_option
 @url_option
-@click.pass_context
-def reset(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+def reset(name: str, reason: str, url: str | None) -> None:
     """Let the settings in code count again."""
 
     async def work(jobs: Jobs) -> None:
-        limit = await reset_limit(jobs.engine, name, by=whoami(), reason=reason)
+        limit = await jobs.reset_limit(name, by=whoami(), reason=reason)
         console().print(f"{name}: {limit.now.words()}, as code declares")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @limits.command(
@@ -157,16 +154,15 @@ Nothing new starts under a closed limit; running calls continue. It opens gently
 @click.option("--for", "duration", required=True, metavar="TIME", help="For how long: 90s, 10m, 2h.")
 @reason_option
 @url_option
-@click.pass_context
-def close(ctx: click.Context, name: str, duration: str, reason: str, url: str | None) -> None:
+def close(name: str, duration: str, reason: str, url: str | None) -> None:
     """Close a limit for a while."""
     for_ms = milliseconds(duration)
 
     async def work(jobs: Jobs) -> None:
-        until = await close_limit(jobs.engine, name, for_ms, by=whoami(), reason=reason)
+        until = await jobs.close_limit(name, for_ms, by=whoami(), reason=reason)
         console().print(f"closed {name} until {utc_clock(until)}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @limits.command(
@@ -179,18 +175,11 @@ Examples:
 @click.argument("name")
 @reason_option
 @url_option
-@click.pass_context
-def open_one(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+def open_one(name: str, reason: str, url: str | None) -> None:
     """Open a limit that is closed."""
 
     async def work(jobs: Jobs) -> None:
-        await open_limit(jobs.engine, name, by=whoami(), reason=reason)
+        await jobs.open_limit(name, by=whoami(), reason=reason)
         console().print(f"opened {name}")
 
-    run_in_store(_url(ctx, url), work, write=True)
-
-
-def _url(ctx: click.Context, own: str | None) -> str | None:
-    """`--url` may stand before the sub-verb or behind it."""
-    assert ctx.parent is not None
-    return own or ctx.parent.params.get("url")
+    run_in_store(url, work, write=True)

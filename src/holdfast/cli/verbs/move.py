@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from holdfast.cli.open_store import NoStore, engine_at, use_store
+from holdfast.cli.open_store import NoStore, engine_at, refuse_server, use_store
 from holdfast.cli.person import whoami
 from holdfast.cli.render.progress import ProgressLine
 from holdfast.cli.render.screen import console, say_json
@@ -67,6 +67,8 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
     seconds = None if drain is None else milliseconds(drain) / 1_000
     progress = ProgressLine(quiet=as_json)
     began = time.monotonic()
+    for url in (source_url, target_url):
+        refuse_server(url, "move")
     source, target = engine_at(source_url, write=True, configured=False), engine_at(target_url, create=True)
     if named(source_url) == named(target_url):
         raise Invalid(f"--from and --to are the same store, {named(source_url)}; name another one with --to")

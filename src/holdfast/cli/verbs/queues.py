@@ -13,7 +13,6 @@ from holdfast.core.keys import check_queue
 from holdfast.core.model import State
 from holdfast.core.queue_bounds import depth_of
 from holdfast.core.suggestions import suggest
-from holdfast.jobs.full_queues import reset_bound, set_bound
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import is_alive, view_queues
 from holdfast.jobs.views.text import ago, one_line, plural
@@ -77,8 +76,7 @@ resume it.
 @click.option("--yes", is_flag=True, help="Pause it even if it has never had a job.")
 @reason_option
 @url_option
-@click.pass_context
-def pause(ctx: click.Context, name: str, yes: bool, reason: str, url: str | None) -> None:
+def pause(name: str, yes: bool, reason: str, url: str | None) -> None:
     """Pause a queue: workers claim no more of its jobs."""
     check_queue(name)
 
@@ -95,7 +93,7 @@ def pause(ctx: click.Context, name: str, yes: bool, reason: str, url: str | None
         out = console()
         out.print(f"paused {name}" + (f"; {plural(active, 'job')} in flight may finish" if active else ""))
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @queues.command(
@@ -106,8 +104,7 @@ Examples:
 )
 @click.argument("name")
 @url_option
-@click.pass_context
-def resume(ctx: click.Context, name: str, url: str | None) -> None:
+def resume(name: str, url: str | None) -> None:
     """Resume a paused queue."""
     check_queue(name)
 
@@ -119,7 +116,7 @@ def resume(ctx: click.Context, name: str, url: str | None) -> None:
         await jobs.resume(name)
         console().print(f"resumed {name}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @queues.command(
@@ -139,18 +136,17 @@ until fewer do, or the next submit sheds the oldest, as code says; by itself not
 @click.option("--most-waiting", type=int, required=True, metavar="N", help="How many jobs may wait to start.")
 @reason_option
 @url_option
-@click.pass_context
-def set_one(ctx: click.Context, name: str, most_waiting: int, reason: str, url: str | None) -> None:
+def set_one(name: str, most_waiting: int, reason: str, url: str | None) -> None:
     """Set how many jobs may wait in a queue, whatever code declares."""
 
     async def work(jobs: Jobs) -> None:
-        bound = await set_bound(jobs.engine, name, most_waiting, by=whoami(), reason=reason)
+        bound = await jobs.set_bound(name, most_waiting, by=whoami(), reason=reason)
         depth = depth_of(await jobs.engine.count(), name)
         console().print(f"{name}: at most {most_waiting:,} waiting; {depth:,} wait now")
         if bound.code is None:
             echo(f"note: no worker's code declares app.queue({name!r}, …), so submits may not look at it", err=True)
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @queues.command(
@@ -161,18 +157,11 @@ Examples:
 )
 @click.argument("name")
 @url_option
-@click.pass_context
-def reset(ctx: click.Context, name: str, url: str | None) -> None:
+def reset(name: str, url: str | None) -> None:
     """Let the bound in code count again."""
 
     async def work(jobs: Jobs) -> None:
-        bound = (await reset_bound(jobs.engine, name)).now(name)
+        bound = (await jobs.reset_bound(name)).now(name)
         console().print(f"{name}: no bound" if bound is None else f"{name}: {bound.words()}, as code declares")
 
-    run_in_store(_url(ctx, url), work, write=True)
-
-
-def _url(ctx: click.Context, own: str | None) -> str | None:
-    """Return `--url`, which may come before or after the sub-verb."""
-    assert ctx.parent is not None
-    return own or ctx.parent.params.get("url")
+    run_in_store(url, work, write=True)

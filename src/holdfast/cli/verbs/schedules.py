@@ -24,15 +24,7 @@ from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import Time
 from holdfast.core.schedules import MISSED, OVERLAP, Template
 from holdfast.jobs.schedule_views import NEXT_LISTED, ScheduleView, list_schedules, next_ticks, view_schedule
-from holdfast.jobs.schedules import (
-    find_schedule,
-    pause_schedule,
-    put_schedule,
-    remove_schedule,
-    resume_schedule,
-    run_schedule,
-    zone_of,
-)
+from holdfast.jobs.schedules import find_schedule, zone_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import schedule_shape, time_text
 from holdfast.jobs.views.text import ago, one_line, plural, short_id
@@ -127,8 +119,7 @@ Examples:
 @click.option("--count", type=click.IntRange(1, MOST_NEXT), default=NEXT_LISTED, show_default=True, help="How many.")
 @json_option
 @url_option
-@click.pass_context
-def next_(ctx: click.Context, name: str, count: int, as_json: bool, url: str | None) -> None:
+def next_(name: str, count: int, as_json: bool, url: str | None) -> None:
     """Show when a schedule fires next."""
 
     async def work(jobs: Jobs) -> None:
@@ -143,7 +134,7 @@ def next_(ctx: click.Context, name: str, count: int, as_json: bool, url: str | N
             paused = f"{name} is paused" if view.paused is not None else f"{name} never fires again"
             console().print(wrong or paused)
 
-    run_in_store(_url(ctx, url), work)
+    run_in_store(url, work)
 
 
 @schedules.command(
@@ -159,15 +150,14 @@ No tick fires until you resume it, also after a deploy. Jobs that were submitted
 @click.argument("name")
 @reason_option
 @url_option
-@click.pass_context
-def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+def pause(name: str, reason: str, url: str | None) -> None:
     """Pause a schedule."""
 
     async def work(jobs: Jobs) -> None:
-        await pause_schedule(jobs.engine, name, by=whoami(), reason=reason)
+        await jobs.pause_schedule(name, by=whoami(), reason=reason)
         console().print(f"paused {name}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @schedules.command(
@@ -182,17 +172,16 @@ Ticks during the pause are not made up for.
 @click.argument("name")
 @reason_option
 @url_option
-@click.pass_context
-def resume(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+def resume(name: str, reason: str, url: str | None) -> None:
     """Let a paused schedule fire again, from now on."""
 
     async def work(jobs: Jobs) -> None:
-        await resume_schedule(jobs.engine, name, by=whoami(), reason=reason)
+        await jobs.resume_schedule(name, by=whoami(), reason=reason)
         view, now = await view_schedule(jobs.engine, name), await jobs.engine.now()
         fires = f"; next {_clock(view, view.next[0])}, {ago(view.next[0], now)}" if view.next else ""
         console().print(f"resumed {name}{fires}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @schedules.command(
@@ -207,16 +196,15 @@ Its ticks stay as they are. A paused schedule can be run, too.
 @click.argument("name")
 @reason_option
 @url_option
-@click.pass_context
-def run(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+def run(name: str, reason: str, url: str | None) -> None:
     """Submit a schedule's job now."""
 
     async def work(jobs: Jobs) -> None:
-        id = await run_schedule(jobs.engine, name, by=whoami(), reason=reason)
+        id = await jobs.run_schedule(name, by=whoami(), reason=reason)
         echo(f"submitted {(await jobs.get(id)).type} {id}")
         echo(f"next: holdfast status {short_id(id)} --watch")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @schedules.command(
@@ -231,16 +219,15 @@ instead.
 )
 @click.argument("name")
 @url_option
-@click.pass_context
-def remove(ctx: click.Context, name: str, url: str | None) -> None:
+def remove(name: str, url: str | None) -> None:
     """Remove a schedule."""
 
     async def work(jobs: Jobs) -> None:
-        is_code = await remove_schedule(jobs.engine, name)
+        is_code = await jobs.remove_schedule(name)
         more = "; code declares it, so the next worker that starts makes it again" if is_code else ""
         console().print(f"removed {name}{more}")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @schedules.command(
@@ -272,10 +259,8 @@ timeout and so on. Without it they are stored as they are.
 @click.option("--jitter", metavar="DURATION", help="Delay each job by a random time up to this.")
 @app_option
 @url_option
-@click.pass_context
-def put(ctx: click.Context, /, name: str, target: str | None, url: str | None, **given: Any) -> None:
+def put(name: str, target: str | None, url: str | None, **given: Any) -> None:
     """Make a schedule in the store, or change one that was put before."""
-    url = _url(ctx, url)
     text, queue = read_text("--args", given["text"]), given["queue"]
     if target is None:
         args = parse_arguments("--args", text)
@@ -292,7 +277,7 @@ def put(ctx: click.Context, /, name: str, target: str | None, url: str | None, *
     )  # fmt: skip
 
     async def work(jobs: Jobs) -> None:
-        await put_schedule(jobs.engine, name, definition, by=whoami())
+        await jobs.put_schedule(name, definition, by=whoami())
         view, now = await view_schedule(jobs.engine, name), await jobs.engine.now()
         fires = f"; next {_clock(view, view.next[0])}, {ago(view.next[0], now)}" if view.next else ""
         console().print(f"{name}: {view.when}{fires}")
@@ -305,9 +290,3 @@ def _time(text: str | None) -> datetime | None:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(f"--at {text!r}: not a time; write it like 2026-12-01T09:00+01:00") from None
-
-
-def _url(ctx: click.Context, own: str | None) -> str | None:
-    """`--url` may stand before the sub-verb or behind it."""
-    assert ctx.parent is not None
-    return own or ctx.parent.params.get("url")

@@ -13,6 +13,7 @@ from holdfast.cli.errors import LostStore
 from holdfast.cli.lifeline import say, stop_signals
 from holdfast.cli.load_app import load_app
 from holdfast.cli.log_format import log_format_option, log_level_option, set_up_logging
+from holdfast.cli.open_store import refuse_server
 from holdfast.cli.options import DEFAULT_PORT, can_serve, url_option
 from holdfast.cli.supervise import supervise
 from holdfast.core.errors import Invalid, Moved, StoreLost
@@ -75,6 +76,8 @@ def serve(
         raise Invalid("the server isn't installed; run pip install 'holdfast-jobs[server]'")
     from holdfast.cli import server_process
 
+    if target is None or url is not None:
+        refuse_server(url, "serve")
     if with_worker and target is None:
         raise Invalid("--with-worker: name the App whose jobs to run, for example holdfast serve video:app")
     serving = server_process.Serving(
@@ -90,6 +93,7 @@ def serve(
             os.environ[server_process.SOCKET] = str(listener.fileno())
             sys.exit(supervise(processes, [listener.fileno()]))
         app = _app(target, url)
+        refuse_server(app.url, "serve")
         if processes > 1 and not app.engine.guarantees.shared:
             name = app.engine.guarantees.name
             raise Invalid(f"--processes {processes}: a {name} store is for one process; use sqlite:///jobs.db")

@@ -16,7 +16,7 @@ from holdfast.app.settings import store_url
 from holdfast.cli.errors import OneLine, echo
 from holdfast.cli.json_options import parse_call, read_text
 from holdfast.cli.load_app import load_app, spec_in
-from holdfast.cli.options import json_option
+from holdfast.cli.options import inherited_url, json_option
 from holdfast.cli.render.screen import say_json
 from holdfast.cli.worker_process import unknown_queues
 from holdfast.core.durations import milliseconds
@@ -72,7 +72,7 @@ The same --key always gives the same job, so you can repeat the command safely.
 @click.option("--wait", is_flag=True, help="Wait for the result.")
 @click.option("--timeout", metavar="DURATION", help="How long to wait. The job itself is not stopped.")
 @json_option
-@click.option("--url", metavar="URL", help="The store, instead of the App's own.")
+@click.option("--url", metavar="URL", help="The store, instead of the App's own.", callback=inherited_url)
 def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, url: str | None, **given: Any) -> None:
     """Submit the job JOB of MODULE:APP."""
     if timeout is not None and not wait:

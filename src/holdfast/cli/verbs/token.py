@@ -3,7 +3,7 @@
 import click
 
 from holdfast.cli.errors import VerbGroup, echo
-from holdfast.cli.open_store import run_in_store
+from holdfast.cli.open_store import refuse_server, run_in_store
 from holdfast.cli.options import json_option, url_option
 from holdfast.cli.person import whoami
 from holdfast.cli.render.screen import console, last_cell, plain_table, say_json
@@ -51,6 +51,7 @@ Authorization: Bearer TOKEN.
 @url_option
 def create(name: str, scopes: str, expires: str | None, url: str | None) -> None:
     """Make a token and print it."""
+    refuse_server(url, "token create")
     wanted = [one.strip() for one in scopes.split(",") if one.strip()]
     expires_ms = None if expires is None else milliseconds(expires)
 
@@ -75,6 +76,7 @@ Examples:
 @url_option
 def list_all(as_json: bool, url: str | None) -> None:
     """List all tokens, without their secrets."""
+    refuse_server(url, "token list")
 
     async def work(jobs: Jobs) -> None:
         found, now = await list_tokens(jobs.engine), await jobs.engine.now()
@@ -109,6 +111,7 @@ The token counts no more from the next request on, on every server. Open streams
 @url_option
 def revoke(name: str, url: str | None) -> None:
     """Revoke a token, by its name or id."""
+    refuse_server(url, "token revoke")
 
     async def work(jobs: Jobs) -> None:
         revoked = await revoke_token(jobs.engine, name, by=whoami())

@@ -16,6 +16,8 @@ from holdfast.cli.lifeline import say, stop_signals
 from holdfast.cli.load_app import load_app
 from holdfast.cli.log_format import log_format_option, log_level_option, set_up_logging
 from holdfast.cli.metrics import metrics_of
+from holdfast.cli.open_store import refuse_server
+from holdfast.cli.options import inherited_url
 from holdfast.cli.supervise import supervise
 from holdfast.cli.worker_process import run_worker
 from holdfast.core.errors import Invalid, Moved, StoreLost
@@ -52,7 +54,7 @@ jobs were moved elsewhere. The worker wrote nothing more. Check the store before
 @click.option("--has", help="What jobs may need of this worker (needs=), separated by commas: gpu,large.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve /metrics, /health and /ready at this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address of that port.")
-@click.option("--url", help="Use this store instead of the App's own.")
+@click.option("--url", help="Use this store instead of the App's own.", callback=inherited_url)
 @log_level_option
 @log_format_option
 def worker(
@@ -71,6 +73,7 @@ def worker(
     line = lifeline.inherited_line()
     set_up_logging(log_level, log_format)
     if url is not None:
+        refuse_server(url, "worker")
         # Check the URL here, so that a wrong one isn't reported as an App that can't be imported.
         _check_shared(engine_for(url), processes)
         os.environ["HOLDFAST_URL"] = url
@@ -86,6 +89,7 @@ def worker(
         app = load_app(target)
         if url is not None:
             app.use(url)
+        refuse_server(app.url, "worker")
         _check_shared(app.engine, processes)
         with contextlib.nullcontext() if metrics_port is None else metrics_of(app, metrics_host, metrics_port):
             asyncio.run(run_worker(app, names, at_once, words))

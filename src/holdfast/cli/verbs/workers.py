@@ -8,7 +8,6 @@ from holdfast.cli.options import json_option, reason_option, url_option
 from holdfast.cli.person import whoami
 from holdfast.cli.render.overview import worker_lines
 from holdfast.cli.render.screen import console, say_json
-from holdfast.jobs.quiet import let_claim, quiet_worker
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import worker_state
 from holdfast.jobs.views.shapes import worker_shape
@@ -61,15 +60,14 @@ The worker finishes what it runs and claims nothing more, until you resume it or
 @click.argument("worker")
 @reason_option
 @url_option
-@click.pass_context
-def quiet(ctx: click.Context, worker: str, reason: str, url: str | None) -> None:
+def quiet(worker: str, reason: str, url: str | None) -> None:
     """Tell a worker to claim nothing more."""
 
     async def work(jobs: Jobs) -> None:
-        await quiet_worker(jobs.engine, worker, by=whoami(), reason=reason)
+        await jobs.quiet_worker(worker, by=whoami(), reason=reason)
         console().print(f"{worker} claims nothing more; it finishes what it runs")
 
-    run_in_store(_url(ctx, url), work, write=True)
+    run_in_store(url, work, write=True)
 
 
 @workers.command(
@@ -80,18 +78,11 @@ Examples:
 )
 @click.argument("worker")
 @url_option
-@click.pass_context
-def resume(ctx: click.Context, worker: str, url: str | None) -> None:
+def resume(worker: str, url: str | None) -> None:
     """Let a quiet worker claim jobs again."""
 
     async def work(jobs: Jobs) -> None:
-        await let_claim(jobs.engine, worker)
+        await jobs.let_claim(worker)
         console().print(f"{worker} claims jobs again")
 
-    run_in_store(_url(ctx, url), work, write=True)
-
-
-def _url(ctx: click.Context, own: str | None) -> str | None:
-    """`--url` may stand before the sub-verb or behind it."""
-    assert ctx.parent is not None
-    return own or ctx.parent.params.get("url")
+    run_in_store(url, work, write=True)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.blobs.store import BlobStore
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.model import (
     Admission,
@@ -37,6 +38,7 @@ from holdfast.core.moves import HeldKey
 from holdfast.core.searches import Page
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.engines.contract import Clock, Guarantees
+from holdfast.engines.http.blobs import HttpBlobs
 from holdfast.engines.http.wire import Wire
 from holdfast.engines.store_calls import CALLS, WAIT_SECONDS
 from holdfast.engines.traits import Remote
@@ -84,6 +86,10 @@ class HttpEngine(Remote):
     async def close(self) -> None:
         """See Engine."""
         self._wire.close()
+
+    async def _find_blobs(self, create: bool) -> tuple[BlobStore | None, str | None]:
+        """See KeepsBlobs. The server knows where its blobs are, whatever is configured here."""
+        return HttpBlobs(self._wire), ""
 
     async def ask(self, method: str, path: str, body: Any = None) -> bytes:
         """See Remote."""
@@ -163,11 +169,7 @@ class HttpEngine(Remote):
     async def _put_record(
         self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
     ) -> Record | Conflict:
-        if jobs:
-            raise NotAllowed(f"record {name}: a remote app can't submit jobs with a record; ask the server's API")
-        raw = await self._wire.ask("POST", "/api/v1/store/put_record", [name, value, expected])
-        answer: Record | None = msgspec.json.decode(raw, type=Record | None)
-        return answer or Conflict(name, "somebody else changed the record")
+        raise NotAllowed(f"record {name[:60]!r} can't be written through a server; connect to the store with its URL")
 
     async def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         if parent is not None:

@@ -8,8 +8,9 @@ import http.client
 import os
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,8 +26,14 @@ THREADS = 16
 TIMEOUT_SECONDS = 30.0
 """How long one request may take."""
 
+STREAM_SECONDS = 300.0
+"""How long a server may take to store what was uploaded, and at most how long a download may pause."""
+
 ANSWER_BYTES = 256 << 20
 """The largest answer that is read."""
+
+AWAY = (502, 503, 504)
+"""What a proxy answers while the server behind it is away."""
 
 STALE = (http.client.RemoteDisconnected, http.client.BadStatusLine, ConnectionResetError, BrokenPipeError)
 """What a kept connection raises that the server has closed meanwhile."""
@@ -38,6 +45,8 @@ CODES: Mapping[str, type[errors.HoldfastError]] = {
     "refused": errors.Refused,
     "not_found": errors.NotFound,
     "not_allowed": errors.NotAllowed,
+    "blob_gone": errors.BlobGone,
+    "blobs_away": errors.BlobsAway,
     "lease_lost": errors.LeaseLost,
     "outrun": errors.Outrun,
     "key_conflict": errors.KeyConflict,
@@ -88,6 +97,28 @@ class Wire:
         running = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, method, path, raw, repeats)
         return await running
 
+    @contextmanager
+    def call(self, method: str, path: str, chunks: Iterable[bytes] | None = None) -> Iterator[http.client.HTTPResponse]:
+        """Make one request in this thread, on a connection of its own, and stream its body and its answer."""
+        connection = self._connect(STREAM_SECONDS)
+        headers = {**self._headers, "Content-Type": "application/octet-stream"}
+        if chunks is not None:
+            headers["Transfer-Encoding"] = "chunked"
+        try:
+            try:
+                connection.request(method, self._parts.path.rstrip("/") + path, chunks, headers, encode_chunked=True)
+            except (BrokenPipeError, ConnectionResetError):
+                if connection.sock is None:
+                    raise
+            answer = connection.getresponse()  # perhaps a refusal, before all was sent
+            if answer.status >= 400 and method != "HEAD":
+                raise self._error(answer.status, answer.read(ANSWER_BYTES))
+            yield answer
+        except (OSError, http.client.HTTPException) as error:
+            raise self._away(error) from error
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """Let the threads end."""
         threads, self._threads = self._threads, None
@@ -126,9 +157,9 @@ class Wire:
         except IndexError:
             return None
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, seconds: float = TIMEOUT_SECONDS) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        return kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_SECONDS)
+        return kind(self._parts.hostname or "", self._parts.port, timeout=seconds)
 
     def _away(self, error: BaseException) -> StoreBusy:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -138,6 +169,8 @@ class Wire:
         try:
             problem = msgspec.json.decode(text, type=_Problem)
         except msgspec.MsgspecError:
+            if status in AWAY:
+                return StoreBusy(f"{self.place}: the server is away: the proxy in front of it answered {status}")
             return StoreError(f"{self.place}: answered {status}, not as a Holdfast server does; check the URL")
         if problem.code == "duplicate":
             return errors.Duplicate(problem.detail, problem.existing_id)

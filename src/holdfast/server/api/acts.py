@@ -5,7 +5,7 @@ Must not decide what a change is: `jobs` does.
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from holdfast.core.codec import canonical
@@ -14,11 +14,14 @@ from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job, Options, State
+from holdfast.core.spending import plain
 from holdfast.core.suggestions import suggest
 from holdfast.core.unique import Unique
 from holdfast.jobs.limits import close_limit, get_limit, open_limit, reset_limit, set_limit
 from holdfast.jobs.quiet import let_claim, quiet_worker
+from holdfast.jobs.replay_plans import preview_replay
 from holdfast.jobs.requests import JobRequest
+from holdfast.jobs.reruns import fork, rerun
 from holdfast.jobs.schedules import pause_schedule, remove_schedule, resume_schedule, run_schedule
 from holdfast.jobs.views.names import known_types
 from holdfast.jobs.views.overview import view_queues
@@ -26,19 +29,22 @@ from holdfast.jobs.views.pages.lines import job_lines
 from holdfast.jobs.views.pages.place_pages import budget_line, limit_line
 from holdfast.jobs.views.pages.places import BudgetLine, LimitLine
 from holdfast.jobs.views.text import one_line, short_id
-from holdfast.server.api.answers import Acted, Done, JobTypes, Submitted
+from holdfast.server.api.answers import Acted, Done, JobTypes, ReplayPlan, Submitted
 from holdfast.server.api.looks import id_of, time_given
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.api.requests import (
     AddBudgetRequest,
     AnswerRequest,
     CloseLimitRequest,
+    ForkRequest,
     OpenLimitRequest,
     ReasonRequest,
     ReplayRequest,
+    RerunRequest,
     ResolveRequest,
     ResolveStepRequest,
     SetLimitRequest,
+    SetQueueRequest,
     SignalRequest,
     SubmitRequest,
 )
@@ -175,15 +181,70 @@ async def answer(ask: Ask) -> Acted:
 async def replay(ask: Ask) -> Acted:
     """Run a job in review again."""
     body: ReplayRequest = ask.body
-    id, args = await id_of(ask), None
-    if body.args is not UNSET:
-        args = canonical(body.args)
-        typed = ask.call.server.typed
-        signature = None if typed is None else typed.signature((await ask.jobs.get(id)).type)
-        if signature is not None:
-            signature.decode(args)
+    id = await id_of(ask)
+    args = await _edited(ask, id, body.args)
     job = await ask.jobs.replay(id, args=args, by=ask.by, reason=body.reason)
     return await _acted(ask, job, f"Replayed {short_id(job.id)}: recorded steps keep their results.")
+
+
+async def _edited(ask: Ask, id: str, given: list[Any] | UnsetType) -> str | None:
+    """Return a job's other arguments as text, checked if its type is loaded here."""
+    if isinstance(given, UnsetType):
+        return None
+    args, typed = canonical(given), ask.call.server.typed
+    signature = None if typed is None else typed.signature((await ask.jobs.get(id)).type)
+    if signature is not None:
+        signature.decode(args)
+    return args
+
+
+async def preview(ask: Ask) -> ReplayPlan:
+    """Say what a replay would do."""
+    id = await id_of(ask)
+    plan = await preview_replay(ask.jobs, id, args=await _edited(ask, id, ask.body.args))
+    return ReplayPlan(
+        words=str(plan),
+        will_run=plan.will_run,
+        recorded=plan.recorded,
+        in_doubt=plan.in_doubt,
+        children=plan.children,
+        effects=plan.effects,
+        expected=dict(plan.expected),
+        ms=plan.ms,
+        spent=plain(plan.spent),
+    )
+
+
+async def rerun_steps(ask: Ask) -> Acted:
+    """Run recorded steps again: in the job if it is in review, otherwise in a new run."""
+    body: RerunRequest = ask.body
+    id, args = await id_of(ask), None if body.args is UNSET else canonical(body.args)
+    job = await rerun(
+        ask.jobs,
+        id,
+        body.steps,
+        args=args,
+        feedback=body.feedback,
+        allow=body.allow,
+        by=ask.by,
+        reason=body.reason,
+    )
+    return await _acted(ask, job, _made_words(id, job))
+
+
+async def fork_job(ask: Ask) -> Acted:
+    """Make a new run that keeps the first steps of another one."""
+    body: ForkRequest = ask.body
+    id = await id_of(ask)
+    args = await _edited(ask, id, body.args)
+    job = await fork(ask.jobs, id, body.until, args=args, allow=body.allow, by=ask.by, reason=body.reason)
+    return await _acted(ask, job, _made_words(id, job))
+
+
+def _made_words(id: str, job: Job) -> str:
+    if job.id == id:
+        return f"Replayed {short_id(id)}: it waits for a worker."
+    return f"Made {short_id(job.id)} from {short_id(id)}: it waits for a worker."
 
 
 async def resolve(ask: Ask) -> Acted:
@@ -243,6 +304,21 @@ async def resume_queue(ask: Ask) -> Done:
         raise NotFound(f"queue {name} is not paused")
     await ask.jobs.resume(name)
     return Done(words=f"Resumed {name}.")
+
+
+async def set_queue(ask: Ask) -> Done:
+    """Set how many jobs may wait in a queue."""
+    body: SetQueueRequest = ask.body
+    name = ask.param("name")
+    await ask.jobs.set_bound(name, body.most_waiting, by=ask.by, reason=body.reason)
+    return Done(words=f"{one_line(name, 60)}: at most {body.most_waiting:,} may wait.")
+
+
+async def reset_queue(ask: Ask) -> Done:
+    """Let the code's bound of a queue count again."""
+    name = ask.param("name")
+    bound = (await ask.jobs.reset_bound(name)).now(name)
+    return Done(words=f"{one_line(name, 60)}: {'no bound' if bound is None else bound.words() + ', as code declares'}.")
 
 
 async def quiet(ask: Ask) -> Done:
@@ -337,18 +413,26 @@ def _place_act(path: str, name: str, summary: str, handle: Any, body: Any = Reas
 
 ACTS = (
     Operation("GET", "/types", "get_types", "List the job types", "read", JobTypes, types),
-    Operation("POST", "/jobs", "submit_job", "Submit a job", SUBMIT, Submitted, submit, body=SubmitRequest, status=201),
+    Operation("POST", "/jobs", "submit_job", "Submit a job", SUBMIT, Submitted, submit, body=SubmitRequest, status=201,
+              headers={KEY_HEADER: "the job's key: the same job is returned for the same key"}),
     _job_act("cancel", "cancel_job", "Cancel a job; what it made is undone", ACT, cancel),
     _job_act("activate", "activate_job", "Let a pending job continue now", ACT, activate),
     _job_act("signal", "signal_job", "Send a job a named value", ACT, signal, SignalRequest),
     _job_act("answer", "answer_job", "Answer a job's question", ACT, answer, AnswerRequest),
     _job_act("replay", "replay_job", "Run a job in review again", REVIEW, replay, ReplayRequest),
+    Operation("POST", "/jobs/{id}/replay/preview", "preview_replay", "Say what a replay would do", "read", ReplayPlan,
+              preview, body=ReplayRequest),
+    _job_act("rerun", "rerun_job", "Run recorded steps of a job again, or in a new run if it has ended", REVIEW,
+             rerun_steps, RerunRequest),
+    _job_act("fork", "fork_job", "Make a new run from the first steps of another one", SUBMIT, fork_job, ForkRequest),
     _job_act("resolve", "resolve_job", "Complete a job in review with a result", REVIEW, resolve, ResolveRequest),
     _job_act("resolve-step", "resolve_step", "Decide a step in doubt", REVIEW, resolve_step, ResolveStepRequest),
     _job_act("discard", "discard_job", "Give up a job in review", REVIEW, discard),
     _place_act("/jobs/{id}/budget", "add_budget", "Add to a job's budget", add_budget, AddBudgetRequest, BudgetLine),
     _place_act("/queues/{name}/pause", "pause_queue", "Pause a queue", pause_queue),
     _place_act("/queues/{name}/resume", "resume_queue", "Resume a queue", resume_queue),
+    _place_act("/queues/{name}/set", "set_queue", "Set how many jobs may wait in a queue", set_queue, SetQueueRequest),
+    _place_act("/queues/{name}/reset", "reset_queue", "Let the code's bound of a queue count", reset_queue),
     _place_act("/workers/{name}/quiet", "quiet_worker", "Tell a worker to claim nothing more", quiet),
     _place_act("/workers/{name}/resume", "resume_worker", "Let a quiet worker claim again", resume_worker),
     _place_act("/schedules/{name}/pause", "pause_schedule", "Pause a schedule", pause_one),

@@ -21,6 +21,20 @@ class Acted(Struct, frozen=True, kw_only=True):
     job: JobLine
 
 
+class ReplayPlan(Struct, frozen=True, kw_only=True):
+    """What a replay of a job would do: which steps run again, which keep their results, what it costs."""
+
+    words: str
+    will_run: tuple[str, ...]
+    recorded: tuple[str, ...]
+    in_doubt: tuple[str, ...]
+    children: tuple[str, ...]
+    effects: tuple[str, ...]
+    expected: dict[str, int]
+    ms: int | None
+    spent: dict[str, float]
+
+
 class Done(Struct, frozen=True, kw_only=True):
     """What an act on a queue, a worker or a schedule did, and the job that it submitted, if it did."""
 

@@ -1,5 +1,6 @@
 """Handlers of acts on many jobs. Must not act itself: the act is a job, which workers run."""
 
+from holdfast.core.codec import canonical
 from holdfast.jobs.bulk_acts import Act, submit_act
 from holdfast.jobs.selections import Selection
 from holdfast.jobs.views.pages.bulk import BulkPreview, BulkProgress, preview_bulk, view_bulk
@@ -8,14 +9,22 @@ from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.api.requests import BulkRequest, ReasonRequest
 from holdfast.server.auth import check_scope
 
-SCOPES = {"cancel": "act", "replay": "review", "discard": "review"}
+SCOPES = {"cancel": "act", "replay": "review", "discard": "review", "resolve": "review"}
 
 
 def _act(ask: Ask) -> Act:
     body: BulkRequest = ask.body
     where = body.where
-    chosen = Selection(ids=where.ids, states=where.state, queue=where.queue, type=where.type)
-    return Act(body.act, chosen, by=ask.by, reason=body.reason)
+    chosen = Selection(
+        ids=where.ids,
+        states=where.state,
+        queue=where.queue,
+        type=where.type,
+        error=where.error,
+        step=where.step,
+        tag=where.tag,
+    )
+    return Act(body.act, chosen, by=ask.by, reason=body.reason, result=canonical(body.result))
 
 
 async def preview(ask: Ask) -> BulkPreview:

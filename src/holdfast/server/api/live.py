@@ -95,6 +95,6 @@ LIVE = (
               query=StreamQuery, media=EVENTS, is_stream=True),
     Operation("GET", "/jobs/{id}/events", "stream_job", "Follow a job: event `entry` has one entry of its history, "
               "with its version as id; `progress` has its status; `end` is the last one", "read", JobEvent, job_events,
-              media=EVENTS, is_stream=True),
+              media=EVENTS, is_stream=True, headers={"Last-Event-ID": "continue after the event with this id"}),
 )  # fmt: skip
 """The calls that stream."""

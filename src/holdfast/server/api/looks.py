@@ -6,16 +6,23 @@ from starlette.responses import Response
 
 import holdfast
 from holdfast.core.errors import Invalid, NotFound
-from holdfast.core.keys import check_queue, check_type
+from holdfast.core.keys import check_id, check_queue, check_type
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Where
+from holdfast.jobs.flows import result_text
 from holdfast.jobs.ids import find_id
+from holdfast.jobs.large_values import arguments_of
+from holdfast.jobs.limits import get_limit
 from holdfast.jobs.run_file import collect_run, dump_run
+from holdfast.jobs.schedule_views import view_schedule
+from holdfast.jobs.views.comparison import view_comparison
 from holdfast.jobs.views.job import view_job
 from holdfast.jobs.views.pages.job import JobPage, LogPage, StepPage, StepsPage, StoryPage, Timeline
 from holdfast.jobs.views.pages.job_page import view_story
 from holdfast.jobs.views.pages.overview import OverviewPage
 from holdfast.jobs.views.pages.place_pages import (
+    limit_line,
+    schedule_line,
     view_budgets_page,
     view_lifecycle_page,
     view_limits_page,
@@ -27,9 +34,11 @@ from holdfast.jobs.views.pages.place_pages import (
 from holdfast.jobs.views.pages.places import (
     BudgetsPage,
     LifecyclePage,
+    LimitLine,
     LimitsPage,
     Navigation,
     QueuesPage,
+    ScheduleLine,
     SchedulesPage,
     WorkerPage,
     WorkersPage,
@@ -41,7 +50,7 @@ from holdfast.jobs.views.pages.step_pages import view_log, view_step, view_steps
 from holdfast.jobs.views.pages.timeline import view_timeline
 from holdfast.jobs.views.shapes import parse_time
 from holdfast.server.api.operation import Ask, Operation
-from holdfast.server.api.requests import SearchQuery, StepQuery, StepsQuery, StoryQuery, TimelineQuery
+from holdfast.server.api.requests import CompareQuery, SearchQuery, StepQuery, StepsQuery, StoryQuery, TimelineQuery
 from holdfast.server.api.watch import Watch
 
 READ = "read"
@@ -70,15 +79,23 @@ def search_of(query: SearchQuery) -> Search:
             queue=None if query.queue is None else check_queue(query.queue),
             type=None if query.type is None else check_type(query.type),
             key=query.key,
-            parent=query.parent,
+            parent=_id_given("parent", query.parent),
             newest_first=query.order == "newest",
         ),
         id=query.id,
         at=time_given("at", query.at),
         error=query.error,
-        after=query.after or "",
+        after=_id_given("after", query.after) or "",
         limit=query.limit,
     )
+
+
+def _id_given(name: str, text: str | None) -> str | None:
+    try:
+        return check_id(text) if text else None
+    except Invalid:
+        what = "the `next` of the page before" if name == "after" else "a job's whole id"
+        raise Invalid(f"{name}={(text or '')[:40]!r}: give {what}") from None
 
 
 def time_given(name: str, text: str | None) -> int | None:
@@ -107,7 +124,7 @@ async def record(ask: Ask) -> dict[str, Any]:
 async def arguments(ask: Ask) -> Response:
     """Read a job's whole arguments."""
     found = await ask.jobs.get(await id_of(ask))
-    return Response(found.args, media_type="application/json")
+    return Response(await arguments_of(ask.jobs.engine, found), media_type="application/json")
 
 
 async def result(ask: Ask) -> Response:
@@ -115,7 +132,7 @@ async def result(ask: Ask) -> Response:
     found = await ask.jobs.get(await id_of(ask))
     if found.result is None:
         raise NotFound(f"job {found.id} has no result: it is {standing(found.state)}")
-    return Response(found.result, media_type="application/json")
+    return Response(await result_text(ask.jobs.engine, found), media_type="application/json")
 
 
 async def story(ask: Ask) -> StoryPage:
@@ -149,6 +166,12 @@ async def export(ask: Ask) -> Response:
     text = dump_run(run, await ask.jobs.engine.now(), holdfast.__version__)
     name = f'attachment; filename="run-{run.job.id}.json"'
     return Response(text, media_type="application/json", headers={"Content-Disposition": name})
+
+
+async def compare(ask: Ask) -> dict[str, Any]:
+    """Compare two runs: results, steps, time and money."""
+    one, other = await id_of(ask), await find_id(ask.jobs, ask.query.other)
+    return (await view_comparison(ask.jobs, await ask.jobs.get(one), await ask.jobs.get(other))).shape()
 
 
 async def review(ask: Ask) -> ReviewPage:
@@ -190,6 +213,18 @@ async def limits(ask: Ask) -> LimitsPage:
     return await view_limits_page(ask.jobs)
 
 
+async def schedule(ask: Ask) -> ScheduleLine:
+    """Read one schedule."""
+    engine = ask.jobs.engine
+    return schedule_line(await view_schedule(engine, ask.param("name")), await engine.now())
+
+
+async def limit(ask: Ask) -> LimitLine:
+    """Read one limit."""
+    engine = ask.jobs.engine
+    return limit_line(await get_limit(engine, ask.param("name")), await engine.now())
+
+
 async def budgets(ask: Ask) -> BudgetsPage:
     """Read the budgets in use."""
     return await view_budgets_page(ask.jobs)
@@ -217,6 +252,8 @@ LOOKS = (
     Operation("GET", "/jobs/{id}/log", "get_log", "Read the log lines kept with a job", READ, LogPage, log),
     Operation("GET", "/jobs/{id}/timeline", "get_timeline", "Read when everything of a job ran", READ, Timeline,
               timeline, query=TimelineQuery),
+    Operation("GET", "/jobs/{id}/compare", "compare_jobs", "Compare two runs step by step", READ, dict, compare,
+              query=CompareQuery),
     Operation("GET", "/jobs/{id}/export", "export_job", "Read a job as a run file", READ, Any, export),
     Operation("GET", "/review", "get_review", "Read what needs a person", READ, ReviewPage, review),
     Operation("GET", "/review/{id}", "get_review_item", "Read what is open for one job", READ, ReviewItem,
@@ -225,7 +262,9 @@ LOOKS = (
     Operation("GET", "/workers", "get_workers", "Read all workers", READ, WorkersPage, workers),
     Operation("GET", "/workers/{name}", "get_worker", "Read one worker", READ, WorkerPage, worker),
     Operation("GET", "/schedules", "get_schedules", "Read all schedules", READ, SchedulesPage, schedules),
+    Operation("GET", "/schedules/{name}", "get_schedule", "Read one schedule", READ, ScheduleLine, schedule),
     Operation("GET", "/limits", "get_limits", "Read all shared limits", READ, LimitsPage, limits),
+    Operation("GET", "/limits/{name}", "get_limit", "Read one shared limit", READ, LimitLine, limit),
     Operation("GET", "/budgets", "get_budgets", "Read the budgets in use", READ, BudgetsPage, budgets),
     Operation("GET", "/lifecycle", "get_lifecycle", "Read the lifecycle", READ, LifecyclePage, lifecycle),
 )  # fmt: skip

@@ -70,7 +70,7 @@ def _operation(one: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": one.name,
         "summary": one.summary,
-        "parameters": [*_path_parameters(one.path), *_query_parameters(one)],
+        "parameters": [*_path_parameters(one.path), *_query_parameters(one), *_header_parameters(one)],
         "responses": {
             str(one.status): {"description": _about(one.answer), "content": content},
             "default": {
@@ -84,6 +84,8 @@ def _operation(one: Operation) -> dict[str, Any]:
     if one.body is not None:
         schema = {"$ref": REFERENCE.format(name=one.body.__name__)}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    if one.takes:
+        found["requestBody"] = {"required": True, "content": {one.takes: {"schema": {}}}}
     return found
 
 
@@ -115,6 +117,13 @@ def _query_parameters(one: Operation) -> list[dict[str, Any]]:
         about = own.pop("description", "")
         found.append({"name": name, "in": "query", "required": name in required, "description": about, "schema": own})
     return found
+
+
+def _header_parameters(one: Operation) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "header", "required": False, "description": about, "schema": {"type": "string"}}
+        for name, about in one.headers.items()
+    ]
 
 
 def _inlined(schema: Any, schemas: Mapping[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """What one call of the API is: its path, scope, types and handler, as data; and the route that it becomes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -58,6 +59,10 @@ class Operation(NamedTuple):
     media: str = "application/json"
     is_stream: bool = False
     body_bytes: int = BODY_BYTES
+    headers: Mapping[str, str] = MappingProxyType({})
+    """The headers that the call reads, each with what it means."""
+    takes: str = ""
+    """The media type of a body that the handler reads itself."""
 
 
 def route_of(one: Operation) -> Route:

@@ -6,6 +6,7 @@ from msgspec import json
 from starlette.responses import Response
 
 from holdfast.server.api.acts import ACTS
+from holdfast.server.api.blobs import BLOBS
 from holdfast.server.api.bulk import BULK
 from holdfast.server.api.live import LIVE
 from holdfast.server.api.looks import LOOKS
@@ -15,7 +16,7 @@ from holdfast.server.api.store import STORE
 from holdfast.server.call import Call
 from holdfast.server.routes import ANY, Family, Route
 
-OPERATIONS: tuple[Operation, ...] = (*LOOKS, *LIVE, *ACTS, *BULK, *STORE)
+OPERATIONS: tuple[Operation, ...] = (*LOOKS, *LIVE, *ACTS, *BULK, *BLOBS, *STORE)
 """Every call, in the order of the document."""
 
 

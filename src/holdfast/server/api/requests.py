@@ -11,6 +11,9 @@ PAGE_DEFAULT = 100
 PAGE_MOST = 500
 """How many jobs or steps a page has."""
 
+STEPS_MOST = 1_000
+"""How many steps one rerun may name."""
+
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, description="why; the history keeps it")]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MOST, description="how many at most")]
 Duration = Annotated[str, Meta(description="a duration: 90s, 10m, 2h or 7d", examples=["10m"])]
@@ -33,6 +36,18 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     at: Annotated[When | None, Meta(description="start at jobs submitted at this time")] = None
     after: Annotated[str | None, Meta(description="the `next` of the page before")] = None
     limit: Limit = PAGE_DEFAULT
+
+
+class BlobQuery(Struct, frozen=True, kw_only=True):
+    """How a blob is shown."""
+
+    media: Annotated[str | None, Meta(description="its media type: a picture, sound or film is shown as one")] = None
+
+
+class CompareQuery(Struct, frozen=True, kw_only=True):
+    """Which other run to compare a job with."""
+
+    other: Annotated[str, Meta(description="the other job's id")]
 
 
 class StoryQuery(Struct, frozen=True, kw_only=True):
@@ -126,6 +141,25 @@ class ReplayRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reason: Reason = ""
 
 
+class RerunRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which recorded steps to run again, by path or name. `args` are other arguments, for one step only."""
+
+    steps: Annotated[tuple[str, ...], Meta(min_length=1, max_length=STEPS_MOST, examples=[["draw#3"]])]
+    args: list[Any] | UnsetType = UNSET
+    feedback: Annotated[str, Meta(description="what is wrong with the result; the step can read it")] = ""
+    allow: Annotated[tuple[str, ...], Meta(description="effects that may happen again")] = ()
+    reason: Reason = ""
+
+
+class ForkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a new run begins: before the first step `until`, or with all that is recorded."""
+
+    until: Annotated[str | None, Meta(description="the step's name or path")] = None
+    args: Annotated[list[Any] | UnsetType, Meta(description="the new run's whole list of arguments")] = UNSET
+    allow: Annotated[tuple[str, ...], Meta(description="effects that may happen again")] = ()
+    reason: Reason = ""
+
+
 class ResolveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Complete a job in review with this result."""
 
@@ -146,6 +180,13 @@ class AddBudgetRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What to add to a budget."""
 
     add: Annotated[dict[str, float], Meta(description="amounts by currency", examples=[{"usd": 5}])]
+    reason: Reason = ""
+
+
+class SetQueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many jobs may wait in a queue."""
+
+    most_waiting: int
     reason: Reason = ""
 
 
@@ -179,12 +220,16 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: tuple[State, ...] = ()
     queue: str | None = None
     type: str | None = None
+    error: Annotated[str | None, Meta(description="the type of their error, with or without its module")] = None
+    step: Annotated[str | None, Meta(description="the step that failed or is in doubt")] = None
+    tag: str | None = None
     ids: Annotated[tuple[str, ...], Meta(description="whole ids")] = ()
 
 
 class BulkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An act on all jobs that match."""
 
-    act: Literal["cancel", "replay", "discard"]
+    act: Literal["cancel", "replay", "discard", "resolve"]
     where: Filter
+    result: Annotated[Any, Meta(description="for resolve: the result that each of them gets")] = None
     reason: Reason = ""

@@ -9,14 +9,20 @@ import msgspec
 from msgspec.structs import replace
 from starlette.responses import Response
 
+from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import BadValue, NotAllowed, NotFound
 from holdfast.core.keys import check_id
-from holdfast.core.model import Conflict, Inserted, Job
-from holdfast.engines.store_calls import CALLS, READABLE, WAIT_SECONDS, WRITABLE
+from holdfast.core.model import Inserted, Job
+from holdfast.core.schedules import Definition
+from holdfast.engines.store_calls import CALLS, READABLE, WAIT_SECONDS
+from holdfast.jobs.flow_checks import check_given_flow, check_type
+from holdfast.jobs.flows import FLOW_TYPE
 from holdfast.jobs.requests import JobRequest, new_job
 from holdfast.server.api.operation import Ask, Operation
+from holdfast.server.auth import check_scope
 from holdfast.server.bodies import json_reply
 from holdfast.server.known_bounds import KnownBounds
+from holdfast.server.routes import BODY_BYTES
 
 INSERT_BYTES = 64 << 20
 """The largest body of an insert: a thousand jobs."""
@@ -32,10 +38,16 @@ async def call(ask: Ask) -> Response:
     if name == "count":
         return json_reply([(queue, state, jobs) for (queue, state), jobs in (await engine.count()).items()])
     if name == "records":
-        return json_reply([one for one in await engine.records(given[0]) if one.name.startswith(READABLE)])
+        return json_reply(await engine.records(_readable(given[0])))
     if name == "wait":
         return json_reply(await engine.wait(given[0], min(given[1], WAIT_SECONDS), given[2]))
     return json_reply(await getattr(engine, name)(*given))
+
+
+def _readable(prefix: str) -> str:
+    if not prefix.startswith(READABLE):
+        raise NotAllowed(f"records {prefix[:60]!r} can't be read through a server; connect to the store with its URL")
+    return prefix
 
 
 async def _given(ask: Ask, type: Any) -> Any:
@@ -54,12 +66,20 @@ async def insert(ask: Ask) -> Response:
     return json_reply(answers)
 
 
+def _checked(type: str, args: str) -> str:
+    """Return the arguments of a job that a caller may submit, as canonical JSON."""
+    check_type(type)
+    text = canonical(parse(args))
+    if type == FLOW_TYPE:
+        check_given_flow(text)
+    return text
+
+
 def _remade(job: Job, now: int) -> Job:
-    if job.type.startswith("holdfast."):
-        raise NotAllowed(f"jobs of type {job.type[:60]} are made by Holdfast itself; use its own calls for them")
     request = JobRequest(
         type=job.type,
-        args=job.args,
+        args=_checked(job.type, job.args),
+        encoded=True,
         queue=job.queue,
         priority=job.priority,
         key=job.key,
@@ -72,20 +92,21 @@ def _remade(job: Job, now: int) -> Job:
     return new_job(request, check_id(job.id), now)
 
 
-async def put_record(ask: Ask) -> Response:
-    """Write a record of a limit, a schedule, a queue or a worker, if it has not changed."""
-    name, value, expected = await _given(ask, tuple[str, str | None, int | None])
-    if not name.startswith(WRITABLE):
-        raise NotAllowed(f"record {name[:60]!r} can't be written through a server")
-    answer = await ask.jobs.engine.put_record(name, value, expected)
-    return json_reply(None if isinstance(answer, Conflict) else answer)
+async def put_schedule(ask: Ask) -> Response:
+    """Make or change a schedule. A token needs the scope that its job's submit needs, too."""
+    check_scope(ask.call.principal, "submit")
+    name, definition = await _given(ask, tuple[str, Definition])
+    job = definition.job
+    job = replace(job, args=_checked(job.type, job.args), options=replace(job.options, budget_root=""))
+    await ask.jobs.put_schedule(name, replace(definition, job=job), by=ask.by)
+    return json_reply({})
 
 
 STORE = (
     Operation("POST", "/store/insert", "insert_jobs", "Submit jobs that a remote app has built", "submit", list, insert,
               body_bytes=INSERT_BYTES),
-    Operation("POST", "/store/put_record", "put_record", "Write a record of a limit, a schedule or a queue", "act",
-              dict, put_record),
+    Operation("POST", "/store/put_schedule", "put_schedule", "Put a schedule that a remote app has built; this needs "
+              "the scope submit, too", "act", dict, put_schedule, body_bytes=BODY_BYTES),
     Operation("POST", "/store/{call}", "read_store", "Read the store as the engine contract does, for remote apps",
               "read", Any, call, is_stream=True),
 )  # fmt: skip

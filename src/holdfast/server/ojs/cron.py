@@ -22,6 +22,7 @@ from holdfast.jobs.schedules import (
     resume_schedule,
     run_schedule,
 )
+from holdfast.server.auth import check_scope
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import kept_of, read_submit
 from holdfast.server.ojs.jobs import limit_uses
@@ -50,7 +51,8 @@ _WORDS = re.compile(r"[^/\x00-\x1f\x7f]{1,100}")
 
 
 async def put_cron(call: Call) -> Response:
-    """Make a cron job, or change the one of this name."""
+    """Make a cron job, or change the one of this name. It submits jobs, so a token needs that scope, too."""
+    check_scope(call.principal, "submit")
     ojs, body = ojs_of(call), await read_object(call)
     name = text_of(body, "name")
     if not _WORDS.fullmatch(name):

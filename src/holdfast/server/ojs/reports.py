@@ -11,6 +11,7 @@ from holdfast.core.keys import check_id
 from holdfast.core.limits import PROGRESS_CHARACTERS
 from holdfast.core.model import Job, State, Step
 from holdfast.engines.topics import job_topic
+from holdfast.jobs.flows import result_text
 from holdfast.jobs.remote_workers import CHECKPOINT_PATH, PROGRESS_PATH
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad
@@ -205,7 +206,7 @@ async def get_result(call: Call) -> Response:
             break
         mark = await ojs.engine.wait([job_topic(id)], min(left, 2.0), mark)
     if job.state is State.COMPLETED:
-        return reply({"job_id": id, "state": "completed", "result": read_json(job.result),
+        return reply({"job_id": id, "state": "completed", "result": read_json(await result_text(ojs.engine, job)),
                       "completed_at": written_time(job.finished_at)})  # fmt: skip
     if is_final(job):
         raise Problem(410, "x_no_result", f"job {id} is {shown_state(job, now)}, so it has no result")
@@ -222,5 +223,8 @@ async def get_results(call: Call) -> Response:
         raise bad("ids", f"give an array of at most {RESULTS_MOST} job ids")
     now = await ojs.engine.now()
     found = [job for job in await ojs.engine.get([check_id(id) for id in ids]) if job is not None]
-    shown = [{"job_id": job.id, "state": shown_state(job, now), "result": read_json(job.result)} for job in found]
+    shown = []
+    for job in found:
+        text = await result_text(ojs.engine, job) if job.state is State.COMPLETED else job.result
+        shown.append({"job_id": job.id, "state": shown_state(job, now), "result": read_json(text)})
     return reply({"results": shown})

@@ -13,9 +13,11 @@ from holdfast.core.errors import BadValue, NotAllowed
 from holdfast.core.lifecycle import allowed
 from holdfast.core.model import Event, Job, Time
 from holdfast.core.queue_bounds import QueueBound
+from holdfast.core.references import is_kept_outside
 from holdfast.jobs.consequences import end_change, notify_others
-from holdfast.jobs.flows import is_member, resolved_args, results_before
+from holdfast.jobs.flows import is_member, resolved_args, result_text, results_before
 from holdfast.jobs.full_queues import stored_bounds
+from holdfast.jobs.large_values import arguments_of
 from holdfast.jobs.remote_workers import Claim, RemoteWorkers
 from holdfast.jobs.requests import random_ids
 from holdfast.jobs.service import Jobs
@@ -99,8 +101,14 @@ class Ojs:
         reports = await self.remote.reports([job.id])
         return Past(entries, reports[job.id])
 
-    async def shown(self, job: Job, now: Time, *, is_claim: bool = False) -> dict[str, Any]:
-        """Return a job as the specification shows it. A step of a workflow knows the results before it."""
+    async def shown(self, job: Job, now: Time, *, is_claim: bool = False, is_whole: bool = True) -> dict[str, Any]:
+        """Return a job as the specification shows it. A step of a workflow knows the results before it.
+
+        Unless it `is_whole`, large arguments and results stay references.
+        """
+        if is_whole and (is_kept_outside(job.args) or is_kept_outside(job.result or "")):
+            result = None if job.result is None else await result_text(self.engine, job)
+            job = replace(job, args=await arguments_of(self.engine, job), result=result)
         is_first = is_claim and is_fresh_claim(job)  # then there is nothing to read
         shown = shown_job(job, NOTHING if is_first else await self.past(job), now, is_claim=is_claim)
         if is_member(job):
@@ -110,12 +118,12 @@ class Ojs:
         return shown
 
     async def shown_all(self, jobs: Sequence[Job], now: Time, *, is_claim: bool = False) -> list[dict[str, Any]]:
-        """Return several jobs as the specification shows them."""
+        """Return several jobs as the specification shows them. Whoever claims them gets their large values, too."""
         gate = asyncio.Semaphore(READS_AT_ONCE)
 
         async def one(job: Job) -> dict[str, Any]:
             async with gate:
-                return await self.shown(job, now, is_claim=is_claim)
+                return await self.shown(job, now, is_claim=is_claim, is_whole=is_claim)
 
         return list(await asyncio.gather(*map(one, jobs)))
 

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Job, Where
-from holdfast.jobs.bulk_acts import Act, Progress, act_progress, check_act
-from holdfast.jobs.selections import Selection
+from holdfast.jobs.bulk_acts import NO_WORKER, PAGES_COUNTED, Act, Progress, act_progress, check_act, served_queues
+from holdfast.jobs.selections import Selection, read_page
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.pages import parts
 from holdfast.jobs.views.pages.acts import cancel_act
@@ -75,6 +75,8 @@ async def preview_bulk(jobs: Jobs, act: Act) -> BulkPreview:
     found, total, is_least = await _concerned(jobs, chosen)
     number = f"{total:,}+ jobs" if is_least else plural(total, "job")
     words = f"{act.verb} {number} ({one_line(chosen.words())}): {EFFECTS[act.verb]}"
+    if not await served_queues(jobs):
+        words += f"; {NO_WORKER}"
     return BulkPreview(
         now=moment(now),
         act=act.verb,
@@ -92,6 +94,8 @@ async def _concerned(jobs: Jobs, chosen: Selection) -> tuple[list[Job], int, boo
         found = [job for job in await jobs.engine.get(chosen.ids[:COUNTED]) if job is not None]
         kept = [job for job in found if not chosen.states or job.state in chosen.states]
         return kept, len(kept), len(chosen.ids) > COUNTED
+    if chosen.error or chosen.step or chosen.tag:
+        return await _narrowed(jobs, chosen)
     where = Where(states=chosen.states, queue=chosen.queue, type=chosen.type, newest_first=True)
     if chosen.type is None:
         counts = await jobs.engine.count()
@@ -105,12 +109,30 @@ async def _concerned(jobs: Jobs, chosen: Selection) -> tuple[list[Job], int, boo
     return list(page.jobs), len(page.jobs), page.next is not None
 
 
+async def _narrowed(jobs: Jobs, chosen: Selection) -> tuple[list[Job], int, bool]:
+    """The same where the store can't tell by itself which jobs match."""
+    found: list[Job] = []
+    after: str | None = ""
+    for _ in range(PAGES_COUNTED):
+        page = await read_page(jobs.engine, chosen, after or "")
+        found, after = [*found, *page.jobs], page.after
+        if after is None or len(found) >= COUNTED:
+            break
+    return found, len(found), after is not None
+
+
 def _command(act: Act) -> str:
     """Return the equal command."""
     chosen = act.chosen
     if chosen.ids:
         return f"holdfast {act.verb} {' '.join(chosen.ids[:SAMPLE])}{' …' if len(chosen.ids) > SAMPLE else ''}"
-    named = [("queue", chosen.queue), ("type", chosen.type), *(("state", state.value) for state in chosen.states)]
+    named = [
+        ("queue", chosen.queue),
+        ("type", chosen.type),
+        ("error", chosen.error),
+        ("failed-in", chosen.step),
+        *(("state", state.value) for state in chosen.states),
+    ]
     options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in named if value)
     reason = f" --reason {shlex.quote(act.reason)}" if act.reason else ""
     return f"holdfast {act.verb} {options}{reason}"

@@ -25,9 +25,10 @@ from holdfast.jobs.views.pages.job import (
     StoryPage,
 )
 from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, title_of
-from holdfast.jobs.views.pages.parts import Fact, error_shown, moment, value_of
+from holdfast.jobs.views.pages.parts import Fact, error_shown, moment
 from holdfast.jobs.views.pages.review_page import question_card, review_card
 from holdfast.jobs.views.pages.story import losses_in, stage_ends, story_entries, why_line
+from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.remarks import count_lost_workers
 from holdfast.jobs.views.text import one_line, plural, span
 from holdfast.safe_text import clean
@@ -84,8 +85,8 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobP
         wasted=status.wasted,
         saved=status.saved,
         asked=(Fact("type", job.type), Fact("queue", job.queue), *facts),
-        arguments=value_of(job.args),
-        result=None if job.result is None else value_of(job.result),
+        arguments=await value_shown(engine, job.args),
+        result=None if job.result is None else await value_shown(engine, job.result),
         error=error_shown(job.error),
         log=log_lines_shown(await jobs.log(id) if job.epoch else [])[-LOG_SHOWN:],
         undo=_undo(job, to_undo),
@@ -193,7 +194,7 @@ def _time_fact(one: Progressing, history: Sequence[Entry]) -> Fact:
 def _story(one: Progressing, history: Sequence[Entry], now: Time) -> list[StoryEntry]:
     current = one.status.stage if one.job.state is State.ACTIVE else ""
     lines = [*story_entries(history, now), *stage_ends(one.job, one.heads or (), current, now)]
-    return sorted(lines, key=lambda line: line.at, reverse=True)
+    return sorted(lines, key=lambda line: line.at)[::-1]  # of the same millisecond, too, the newest comes first
 
 
 async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> StoryPage:

@@ -13,6 +13,9 @@ from holdfast.safe_text import clean
 VALUE_BYTES = 4_000
 """How large a value may be that a page shows whole."""
 
+SHOWN_CHARACTERS = VALUE_BYTES // 4
+"""How much of a larger one it shows: its beginning."""
+
 TRACE_CHARACTERS = 6_000
 """How much of a traceback a page shows: its end."""
 
@@ -114,7 +117,7 @@ def value_of(text: str) -> Value:
     """Return a stored value: whole if it is small, otherwise its beginning as text."""
     size = len(text.encode())
     if size > VALUE_BYTES:
-        return Value(text=clean(text[: VALUE_BYTES // 4]), bytes=size, is_whole=False)
+        return Value(text=clean(text[:SHOWN_CHARACTERS]), bytes=size, is_whole=False)
     return Value(json=plain_value(text), bytes=size, is_whole=True)
 
 

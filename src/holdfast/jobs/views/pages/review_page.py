@@ -15,7 +15,7 @@ from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that
 from holdfast.jobs.views.pages.acts import answer_act, doubt_acts, review_acts
 from holdfast.jobs.views.pages.lines import as_sentence, name_of
 from holdfast.jobs.views.pages.overview import view_needs
-from holdfast.jobs.views.pages.parts import error_shown, moment, value_of
+from holdfast.jobs.views.pages.parts import error_shown, moment
 from holdfast.jobs.views.pages.reviews import (
     DoubtCard,
     FormField,
@@ -25,6 +25,7 @@ from holdfast.jobs.views.pages.reviews import (
     ReviewLine,
     ReviewPage,
 )
+from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.remarks import owner_words, refusal_words
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.step_names import name_steps
@@ -131,7 +132,7 @@ async def review_card(jobs: Jobs, job: Job, now: Time, schema: Mapping[str, Any]
         error=error_shown(job.error),
         doubts=tuple(_doubt(job, one, own, names, history) for one in doubts),
         may_not_fit=tuple(_doubt(job, one, own, names, history) for one in steps_that_may_not_fit(job, steps, history)),
-        arguments=value_of(job.args),
+        arguments=await value_shown(jobs.engine, job.args),
         schema=None if schema is None else dict(schema),
         replay_words=_replay_words(list(own.values()), len(doubts)),
         acts=review_acts(job.id),

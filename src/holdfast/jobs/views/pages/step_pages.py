@@ -10,7 +10,8 @@ from holdfast.jobs.views.job import step_line
 from holdfast.jobs.views.pages.items import as_steps
 from holdfast.jobs.views.pages.job import LogPage, StepLineShown, StepPage, StepsPage
 from holdfast.jobs.views.pages.job_page import log_lines_shown
-from holdfast.jobs.views.pages.parts import error_shown, moment, value_of
+from holdfast.jobs.views.pages.parts import error_shown, moment
+from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.safe_text import clean
@@ -36,7 +37,7 @@ async def view_step(jobs: Jobs, id: str, path: str) -> StepPage:
     has_result = step.state is not StepState.STARTED and step.result is not None
     return StepPage(
         step=_line(job, head_of(step), name_steps(job, [step])[path]),
-        result=value_of(step.result or "null") if has_result else None,
+        result=await value_shown(jobs.engine, step.result or "null") if has_result else None,
         spent=plain(amounts_in(paid[0])) if paid else {},
         key=idempotency_key(id, path),
     )
