@@ -13,6 +13,7 @@ from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
 from holdfast.core.reservations import REMOTE_WORKER, stored_name
 from holdfast.engines.records import QUIET
 from holdfast.jobs.full_queues import set_bound
+from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.dead_letters import (
     WALK_MOST,
@@ -317,7 +318,7 @@ def _shown_own(one: Presence, now: Time, quiet: set[str]) -> dict[str, Any]:
 
 async def get_worker(call: Call) -> Response:
     """Return a worker."""
-    ojs, id = ojs_of(call), call.path_params["id"]
+    ojs, id = ojs_of(call), redact(call.path_params["id"])
     for one in await _workers(ojs):
         if one["id"] == id:
             return reply(one)
@@ -336,7 +337,7 @@ async def end_worker(call: Call) -> Response:
 
 
 async def _order(call: Call, order: str) -> Response:
-    ojs, id = ojs_of(call), call.path_params["id"]
+    ojs, id = ojs_of(call), redact(call.path_params["id"])
     known = await order_worker(ojs, id, order)
     return reply({"id": known.id, "worker_id": known.id, "state": known.order})
 

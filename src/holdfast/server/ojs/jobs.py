@@ -11,6 +11,7 @@ from holdfast.core.model import Event, Inserted, Job, Time, Use
 from holdfast.core.queue_bounds import depth_of
 from holdfast.core.unique import REPLACE, RETURN
 from holdfast.jobs.limits import declare_limits
+from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import Submit, read_submit
 from holdfast.server.ojs.policies import RateLimit, read_rate_limit
@@ -146,7 +147,7 @@ async def cancel_job(call: Call) -> Response:
     job, now = await ojs.job(call.path_params["id"])
     if is_final(job):
         raise NotAllowed(f"job {job.id} is {shown_state(job, now)}, so it can't be cancelled")
-    job = await ojs.jobs.cancel(job.id, by=call.by, reason=text_of(body, "reason", ""))
+    job = await ojs.jobs.cancel(job.id, by=call.by, reason=redact(text_of(body, "reason", "")))
     return reply({"job": await _changed(ojs, job, now)})
 
 

@@ -1,17 +1,19 @@
 """What workers report about a job: checkpoints, progress, steps; and results. Must not know how a worker lives."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
 from holdfast.core.canonical import canonical
-from holdfast.core.errors import BadValue, NotAllowed, NotFound
+from holdfast.core.errors import NotAllowed, NotFound
 from holdfast.core.keys import check_id
-from holdfast.core.limits import PROGRESS_CHARACTERS
+from holdfast.core.limits import PROGRESS_CHARACTERS, size_of
 from holdfast.core.model import Job, State, Step
 from holdfast.engines.topics import job_topic
 from holdfast.jobs.remote_workers import CHECKPOINT_PATH, PROGRESS_PATH
+from holdfast.redaction import redact, redact_value
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.service import (
@@ -35,6 +37,9 @@ RESULT_WAIT_SECONDS = 30.0
 
 RESULTS_MOST = 100
 
+CHECKPOINT_BYTES = 1 << 20
+"""How large a checkpoint may be, as the specification wants it."""
+
 
 async def _report_of(ojs: Ojs, job: str, path: str) -> Step | None:
     return (await ojs.remote.reports([job]))[job].get(path)
@@ -48,22 +53,26 @@ async def save_checkpoint(call: Call) -> Response:
     ojs, body, id = ojs_of(call), await read_object(call), call.path_params["id"]
     if "state" not in body:
         raise bad("state", "is missing; give the state to save")
-    try:
-        canonical(body["state"])
-    except BadValue as error:
-        raise _too_large_or(error, id) from None
     job, _ = await ojs.job(id)
-    before = checkpoint_in(await _report_of(ojs, id, CHECKPOINT_PATH))
-    value = {"state": body["state"], "sequence": 1 if before is None else before["sequence"] + 1}
+    value = await _next_checkpoint(ojs, id, body["state"])
     await _write(ojs, call, job, body, value, "checkpoint saved")
     shown = {"job_id": id, **value, "created_at": written_time(await ojs.engine.now())}
     return reply({**shown, "checkpoint": shown})
 
 
-def _too_large_or(error: BadValue, id: str) -> Exception:
-    if "larger than" in str(error):
-        return Problem(413, "x_too_large", f"job {id}: its checkpoint is too large: {error}")
-    return error
+async def _next_checkpoint(ojs: Ojs, id: str, state: Any) -> dict[str, Any]:
+    """The checkpoint with this state that follows the saved one; raise Problem 413 if it is too large."""
+    state = redact_value(state)
+    size = size_of(canonical(state))
+    if size > CHECKPOINT_BYTES:
+        raise Problem(
+            413,
+            "too_large",
+            f"job {id}: its checkpoint has {size:,} bytes, but the limit is {CHECKPOINT_BYTES:,}; save less, "
+            "or save it elsewhere and where it is here",
+        )
+    before = checkpoint_in(await _report_of(ojs, id, CHECKPOINT_PATH))
+    return {"state": state, "sequence": 1 if before is None else before["sequence"] + 1}
 
 
 async def _write(ojs: Ojs, call: Call, job: Job, body: dict[str, Any], value: Any, what: str) -> None:
@@ -104,29 +113,36 @@ async def save_progress(call: Call) -> Response:
     """Note how far a job is. It never goes back within an attempt. For a job that isn't active nothing happens."""
     ojs, body = ojs_of(call), await read_object(call)
     id = call.path_params.get("id") or text_of(body, "job_id")
-    given = body.get("progress", body.get("percentage"))
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise bad("progress", "give a number from 0 to 1")
-    share = float(given) / (100 if body.get("progress") is None else 1)
-    share = min(1.0, max(0.0, share))
-    message = text_of(body, "message", "")[:PROGRESS_CHARACTERS]
-    canonical(body.get("data"))
+    share, data = _share(body), redact_value(body.get("data"))
+    message = redact(text_of(body, "message", ""))[:PROGRESS_CHARACTERS]
+    canonical(data)
     job, _ = await ojs.job(id)
     if job.state is not State.ACTIVE:
         if claim_in(body, id).epoch is not None:
             await ojs.remote.report(claim_in(body, id), PROGRESS_PATH, None, job=job)
         return reply(await _progress(ojs, job))
     claim = claim_in(body, id, required=ojs.requires_token)
+    saved = None if body.get("checkpoint") is None else await _next_checkpoint(ojs, id, body["checkpoint"])
     before = await _report_of(ojs, id, PROGRESS_PATH)
     if before is not None and before.epoch == job.epoch and isinstance(old := read_json(before.result), dict):
-        share = max(share, float(old.get("progress") or 0.0))
-    value = {"progress": share, "data": body.get("data"), "message": message}
+        known = [one for one in (share, old.get("progress")) if one is not None]
+        share = max(known, default=None)
+    value = {"progress": share, "data": data, "message": message}
     await ojs.remote.report(claim, PROGRESS_PATH, value, job=job)
-    if "checkpoint" in body and body["checkpoint"] is not None:
-        saved = checkpoint_in(await _report_of(ojs, id, CHECKPOINT_PATH))
-        state = {"state": body["checkpoint"], "sequence": 1 if saved is None else saved["sequence"] + 1}
-        await ojs.remote.report(claim, CHECKPOINT_PATH, state, job=job)
+    if saved is not None:
+        await ojs.remote.report(claim, CHECKPOINT_PATH, saved, job=job)
     return reply(await _progress(ojs, job))
+
+
+def _share(body: Mapping[str, Any]) -> float | None:
+    """How far a report says that a job is, from 0 to 1; None if it only has data or a message."""
+    name = "progress" if body.get("progress") is not None else "percentage"
+    given = body.get(name)
+    if given is None and (body.get("data") is not None or body.get("message") is not None):
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise bad("progress", "give a number from 0 to 1")
+    return min(1.0, max(0.0, float(given) / (100 if name == "percentage" else 1)))
 
 
 async def get_progress(call: Call) -> Response:

@@ -19,7 +19,7 @@ from holdfast.server.ojs.problems import show_problem
 from holdfast.server.routes import BODY_BYTES, OPEN, Family, Handler, Route
 
 BATCH_BYTES = 16 << 20
-"""The largest body with many jobs."""
+"""The largest body with many jobs, or with a result: one that is too large is told so by name."""
 
 V1 = "/ojs/v1"
 
@@ -58,8 +58,8 @@ _JOBS = (
 _WORK = (
     _post("/workers/fetch", workers.fetch, "work"),
     _post("/jobs/fetch", workers.fetch, "work"),
-    _post("/workers/ack", workers.ack, "work"),
-    _post("/jobs/{id}/ack", workers.ack, "work"),
+    _post("/workers/ack", workers.ack, "work", BATCH_BYTES),
+    _post("/jobs/{id}/ack", workers.ack, "work", BATCH_BYTES),
     _post("/workers/nack", workers.nack, "work"),
     _post("/jobs/{id}/nack", workers.nack, "work"),
     _post("/workers/heartbeat", workers.heartbeat, "work"),

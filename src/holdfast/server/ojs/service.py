@@ -19,6 +19,7 @@ from holdfast.jobs.full_queues import read_bounds
 from holdfast.jobs.remote_workers import Claim, RemoteWorkers
 from holdfast.jobs.requests import random_ids
 from holdfast.jobs.service import Jobs
+from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.queue_settings import queue_settings
@@ -187,7 +188,12 @@ def claim_in(body: Mapping[str, Any], job: str, *, required: bool = False) -> Cl
             raise bad("lease_token", "this is no lease token of the job; send the one that came with fetch")
     elif required:
         raise bad("lease_token", "is missing; this server wants the one that came with fetch")
-    return Claim(job=job, epoch=epoch, worker=text_of(body, "worker_id", ""))
+    return Claim(job=job, epoch=epoch, worker=worker_name(body))
+
+
+def worker_name(body: Mapping[str, Any]) -> str:
+    """What the worker of a request calls itself; "" if it doesn't say."""
+    return redact(text_of(body, "worker_id", ""))
 
 
 def page_of(items: Sequence[Any], limit: int, offset: int, total: int) -> dict[str, Any]:

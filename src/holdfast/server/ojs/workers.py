@@ -10,18 +10,19 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.core.canonical import canonical
-from holdfast.core.errors import BadValue, NotFound
+from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
-from holdfast.core.limits import ERROR_CHARACTERS, PAYLOAD_BYTES, size_of
+from holdfast.core.limits import ERROR_CHARACTERS, size_of
 from holdfast.core.model import Job, Record, State, Time
 from holdfast.core.reservations import MISSED_BEATS, REMOTE_WORKER, Holder, holder_for, stored_name
 from holdfast.engines.records import QUIET
 from holdfast.engines.topics import queue_topic
 from holdfast.jobs.remote_workers import Failure
+from holdfast.redaction import redact, redact_value
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import kept_of, reservation_asked
 from holdfast.server.ojs.problems import bad
-from holdfast.server.ojs.service import Ojs, claim_in, number_of, ojs_of, read_object, reply, text_of
+from holdfast.server.ojs.service import Ojs, claim_in, number_of, ojs_of, read_object, reply, text_of, worker_name
 from holdfast.server.ojs.shapes import epoch_in
 from holdfast.server.ojs.vocabulary import STATES, read_time, written_time
 from holdfast.server.problems import Problem
@@ -41,6 +42,9 @@ NOTE_SECONDS = 30.0
 
 ORDERS = ("running", "quiet", "terminate")
 """What a heartbeat's answer can order, in the order of their strength."""
+
+RESULT_BYTES = 1 << 20
+"""How large a result may be, as the specification wants it."""
 
 BACKTRACE_FRAMES, BACKTRACE_CHARACTERS = 50, 10_000
 
@@ -69,7 +73,7 @@ async def fetch(call: Call) -> Response:
     body = await read_object(call)
     queues = _queues(body)
     count = number_of(body, "count", 1, least=1, most=FETCH_MOST)
-    worker = text_of(body, "worker_id", "")
+    worker = worker_name(body)
     asked, beat_ms = reservation_asked(body), _interval(body)
     holder = holder_for(worker, beat_ms * MISSED_BEATS or asked)
     await _note_fetch(ojs, worker, queues, beat_ms)
@@ -129,15 +133,16 @@ def _interval(body: Mapping[str, Any]) -> int:
 
 async def ack(call: Call) -> Response:
     """Complete a job with its result."""
-    ojs, body, id = ojs_of(call), await read_object(call), ""
+    ojs, body = ojs_of(call), await read_object(call)
     id = _job_of(call, body)
-    value = body.get("result")
-    try:
-        result = canonical(value)
-    except BadValue as error:
-        if size_of(str(msgspec.json.encode(value), "utf-8", "replace")) > PAYLOAD_BYTES:
-            raise Problem(413, "RESULT_TOO_LARGE", f"job {id}: {error}; the job stays active") from None
-        raise
+    result = canonical(body.get("result"))
+    if size_of(result) > RESULT_BYTES:
+        raise Problem(
+            413,
+            "RESULT_TOO_LARGE",
+            f"job {id}: its result has {size_of(result):,} bytes, but the limit is {RESULT_BYTES:,}, so the job stays "
+            "active; store it elsewhere and return where it is",
+        )
     job = await ojs.remote.complete(claim_in(body, id, required=ojs.requires_token), result)
     shown = await ojs.shown(job, await ojs.engine.now())
     return reply({"acknowledged": True, "id": id, "job_id": id, "state": shown["state"],
@@ -178,6 +183,7 @@ def read_failure(given: Any) -> tuple[Failure, bool, bool]:
         given = {"message": given}
     if not isinstance(given, dict):
         raise bad("error", "give a JSON object with code and message")
+    given = redact_value(given)  # before anything is cut, which may leave half of a secret
     details = given.get("details") or {}
     if not isinstance(details, dict):
         raise bad("error.details", "give a JSON object")
@@ -217,9 +223,9 @@ def _backtrace(given: Any) -> tuple[str, ...]:
 async def heartbeat(call: Call) -> Response:
     """Keep a worker's jobs reserved, and answer with what it must do."""
     ojs, body = ojs_of(call), await read_object(call)
-    worker = text_of(body, "worker_id")
+    worker = worker_name(body)
     if not worker:
-        raise bad("worker_id", "is empty; give the worker's name")
+        raise bad("worker_id", "is missing; give the worker's name")
     ids, count = _active(body)
     if not ids and count:
         ids = [job.id for job in await ojs.remote.held_by(worker)]
@@ -279,14 +285,14 @@ async def _note_fetch(ojs: Ojs, worker: str, queues: list[str], beat_ms: int) ->
 async def _note_beat(ojs: Ojs, worker: str, body: Mapping[str, Any], active: int) -> str:
     """Write down what a worker says about itself; return what it was ordered to do."""
     known = await find_worker(ojs, worker)
-    state = text_of(body, "state", "running")[:40] or "running"
+    state = redact(text_of(body, "state", "running"))[:40] or "running"
     if body.get("shutdown") is True:
         state = "shutting_down"
     queues = body.get("queues")
     await _write(ojs, replace(
         known,
         state=state,
-        hostname=text_of(body, "hostname", known.hostname)[:200],
+        hostname=redact(text_of(body, "hostname", known.hostname))[:200],
         pid=number_of(body, "pid", known.pid, least=0, most=1 << 40),
         queues=tuple(_queues(body)) if queues else known.queues,
         concurrency=number_of(body, "concurrency", known.concurrency, least=0, most=1_000_000),
@@ -332,7 +338,7 @@ async def order_worker(ojs: Ojs, worker: str, order: str) -> RemoteWorker:
 
 async def worker_health(call: Call) -> Response:
     """Return what a worker last said about itself."""
-    ojs, worker = ojs_of(call), call.path_params["id"]
+    ojs, worker = ojs_of(call), redact(call.path_params["id"])
     known = await find_worker(ojs, worker)
     if not known.since:
         raise NotFound(f"no worker {worker[:80]!r} has worked over HTTP here")
