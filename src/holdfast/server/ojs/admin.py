@@ -22,7 +22,7 @@ from holdfast.server.ojs.dead_letters import (
     count_dead,
     dead,
     dead_job,
-    matches,
+    filter_in,
 )
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.queue_settings import SETTINGS, QueueSettings, queue_settings, read_settings
@@ -117,7 +117,7 @@ async def configure_queue(call: Call) -> Response:
 async def purge_queue(call: Call) -> Response:
     """Cancel the waiting jobs of a queue, and discard those in review."""
     ojs, name, body = ojs_of(call), check_queue(call.path_params["name"]), await read_object(call)
-    check_confirmed(body)
+    check_confirmed(body, "states", "older_than")
     states = _states(body.get("states"))
     before = None if body.get("older_than") is None else read_time("older_than", body["older_than"], 0)
     jobs = [
@@ -228,7 +228,7 @@ async def bulk_delete(call: Call) -> Response:
 
 
 def _filter(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    check_confirmed(body)
+    check_confirmed(body, "filter")
     filter = body.get("filter") or {}
     if not isinstance(filter, dict):
         raise bad("filter", "give a JSON object")
@@ -240,10 +240,9 @@ def _filter(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 async def list_dead(call: Call) -> Response:
     """List the dead letter queue, page by page."""
-    ojs, query = ojs_of(call), call.query_params
+    ojs = ojs_of(call)
     page, per_page = _page(call)
-    filter = {name: query[name] for name in ("queue", "type") if name in query}
-    jobs = [job for job in await dead(ojs) if matches(job, filter)]
+    jobs = await dead(ojs, filter_in(call))
     items = await ojs.shown_all(_cut(jobs, page, per_page), await ojs.engine.now())
     return reply({"items": items, "pagination": _pagination(len(jobs), page, per_page)})
 

@@ -75,7 +75,7 @@ def written_retry(retry: Retry) -> dict[str, Any]:
         "max_interval": written_duration(retry.cap_ms),
         "jitter": retry.jitter,
         "non_retryable_errors": list(retry.never),
-        "on_exhaustion": "dead_letter",
+        "on_exhaustion": "discard",
     }
 
 

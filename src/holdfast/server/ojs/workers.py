@@ -165,9 +165,19 @@ async def nack(call: Call) -> Response:
     else:
         failure, can_retry, always = read_failure(body.get("error"))
         job = await ojs.remote.fail(claim, failure, can_retry=can_retry, always=always, counts_losses=True)
+        if job.state is State.REVIEW and _is_discarded(job, failure.code):
+            job = await ojs.jobs.discard(job.id, by=call.by, reason="its retry policy says so")
     shown = {**await ojs.shown(job, await ojs.engine.now()), "state": STATES[job.state]}  # a short backoff may be over
     names = ("state", "attempt", "max_attempts", "next_attempt_at", "discarded_at", "completed_at", "retry_delay_ms")
     return reply({"id": id, "job_id": id, **{name: shown[name] for name in names if name in shown}, "job": shown})
+
+
+def _is_discarded(job: Job, code: str) -> bool:
+    """Whether a job that has failed for good is discarded, as its worker or its retry policy says. Else it is dead."""
+    if code in ("DISCARD", "DEAD_LETTER"):
+        return code == "DISCARD"
+    retry = kept_of(job.options).options.get("retry")
+    return isinstance(retry, Mapping) and retry.get("on_exhaustion") == "discard"
 
 
 def _job_of(call: Call, body: Mapping[str, Any]) -> str:
