@@ -71,14 +71,12 @@ class Submit(Struct, frozen=True, kw_only=True):
     rate_limit: Mapping[str, Any] | None
     keeps_schedule: bool = False
 
-    def job(self, id: str, now: Time, limits: tuple[Use, ...] = ()) -> Job:
-        """Build the job."""
+    def job(self, id: str, now: Time, limits: tuple[Use, ...] = (), *, by: str = "") -> Job:
+        """Build the job, submitted by the token of this name."""
         request = self.request
         past = request.expires_at is not None and request.expires_at <= now
         job = new_job(replace(request, expires_at=None) if past else request, self.id or id, now)
-        if not limits and not past:
-            return job
-        options = replace(job.options, limits=limits) if limits else job.options
+        options = replace(job.options, limits=limits, submitted_by=by)
         return replace(job, options=options, expires_at=request.expires_at)
 
 

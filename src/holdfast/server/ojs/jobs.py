@@ -32,7 +32,7 @@ async def submit(call: Call) -> Response:
     now = await ojs.engine.now()
     order = read_submit(body, now)
     headers = await _headers(ojs, [order])
-    job = order.job(ojs.new_id(now), now, await limit_uses(ojs, order))
+    job = order.job(ojs.new_id(now), now, await limit_uses(ojs, order), by=call.by)
     answer = await _insert(ojs, order, job)
     if answer.id == job.id:
         shown = shown_job(job, NOTHING, now)
@@ -70,7 +70,7 @@ async def submit_batch(call: Call) -> Response:
     now = await ojs.engine.now()
     orders = [_item(one, place, now) for place, one in enumerate(given)]
     headers = await _headers(ojs, orders)
-    jobs = [order.job(ojs.new_id(now), now, await limit_uses(ojs, order)) for order in orders]
+    jobs = [order.job(ojs.new_id(now), now, await limit_uses(ojs, order), by=call.by) for order in orders]
     if len({job.id for job in jobs}) < len(jobs):
         raise Problem(409, "duplicate", "two jobs of the batch have the same id; nothing was submitted")
     known = [one.id for one in await ojs.engine.get([order.id for order in orders if order.id]) if one is not None]

@@ -14,6 +14,7 @@ from holdfast.core.model import Job, State, Step
 from holdfast.engines.topics import job_topic
 from holdfast.jobs.remote_workers import CHECKPOINT_PATH, PROGRESS_PATH
 from holdfast.redaction import redact, redact_value
+from holdfast.server.auth import check_scope
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.service import (
@@ -79,15 +80,21 @@ async def _write(ojs: Ojs, call: Call, job: Job, body: dict[str, Any], value: An
     """Write the checkpoint of a job: under its lease if it is active, else beside it."""
     if is_final(job):
         raise NotAllowed(f"job {job.id} has ended, so its checkpoint can't change")
-    claim = claim_in(body, job.id, required=ojs.requires_token and job.state is State.ACTIVE)
+    claim = claim_in(call, body, job.id, required=ojs.requires_token and job.state is State.ACTIVE)
     if job.state is State.ACTIVE or claim.epoch is not None:
         await ojs.remote.report(claim, CHECKPOINT_PATH, value, job=job)
     else:
         await ojs.remote.note(job, CHECKPOINT_PATH, value, by=call.by, what=what)
 
 
+def _check_reader(call: Call) -> None:
+    """Refuse who may neither read nor work: a worker needs what is recorded of the job that it continues."""
+    check_scope(call.principal, "work" if call.principal.may("work") else "read")
+
+
 async def get_checkpoint(call: Call) -> Response:
     """Return the saved state of a job."""
+    _check_reader(call)
     ojs, id = ojs_of(call), call.path_params["id"]
     await ojs.jobs.get(id)
     found = checkpoint_in(await _report_of(ojs, id, CHECKPOINT_PATH))
@@ -118,10 +125,10 @@ async def save_progress(call: Call) -> Response:
     canonical(data)
     job, _ = await ojs.job(id)
     if job.state is not State.ACTIVE:
-        if claim_in(body, id).epoch is not None:
-            await ojs.remote.report(claim_in(body, id), PROGRESS_PATH, None, job=job)
+        if claim_in(call, body, id).epoch is not None:
+            await ojs.remote.report(claim_in(call, body, id), PROGRESS_PATH, None, job=job)
         return reply(await _progress(ojs, job))
-    claim = claim_in(body, id, required=ojs.requires_token)
+    claim = claim_in(call, body, id, required=ojs.requires_token)
     saved = None if body.get("checkpoint") is None else await _next_checkpoint(ojs, id, body["checkpoint"])
     before = await _report_of(ojs, id, PROGRESS_PATH)
     if before is not None and before.epoch == job.epoch and isinstance(old := read_json(before.result), dict):
@@ -179,7 +186,9 @@ async def record_step(call: Call) -> Response:
     key = text_of(body, "key", "")
     result = canonical(body.get("result"))
     tries = number_of(body, "tries", 1, least=1, most=1_000_000)
-    recorded = await ojs.remote.record_step(claim_in(body, id, required=ojs.requires_token), name, key, result, tries)
+    recorded = await ojs.remote.record_step(
+        claim_in(call, body, id, required=ojs.requires_token), name, key, result, tries
+    )
     return reply(
         {"job_id": id, "step": _shown_step(recorded.step), "recorded": recorded.first}, 201 if recorded.first else 200
     )
@@ -187,6 +196,7 @@ async def record_step(call: Call) -> Response:
 
 async def list_steps(call: Call) -> Response:
     """List the recorded steps of a job with their results, so that a worker can leave out what is done."""
+    _check_reader(call)
     ojs, id = ojs_of(call), call.path_params["id"]
     limit, offset = call.number("limit", MOST_IN_PAGE, most=MOST_IN_PAGE), offset_of(call)
     steps = await ojs.remote.steps(id)

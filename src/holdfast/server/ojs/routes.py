@@ -16,7 +16,7 @@ from holdfast.server.ojs import (
     workflows,
 )
 from holdfast.server.ojs.problems import show_problem
-from holdfast.server.routes import BODY_BYTES, OPEN, Family, Handler, Route
+from holdfast.server.routes import ANY, BODY_BYTES, OPEN, Family, Handler, Route
 
 BATCH_BYTES = 16 << 20
 """The largest body with many jobs, or with a result: one that is too large is told so by name."""
@@ -51,8 +51,8 @@ _JOBS = (
     _get("/jobs/{id}/history", jobs.get_history),
     _get("/jobs/{id}/result", reports.get_result),
     _get("/jobs/{id}/progress", reports.get_progress),
-    _get("/jobs/{id}/checkpoint", reports.get_checkpoint),
-    _get("/jobs/{id}/steps", reports.list_steps),
+    _get("/jobs/{id}/checkpoint", reports.get_checkpoint, ANY),
+    _get("/jobs/{id}/steps", reports.list_steps, ANY),
 )
 
 _WORK = (

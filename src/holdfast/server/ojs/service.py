@@ -178,7 +178,7 @@ def number_of(body: Mapping[str, Any], name: str, default: int, *, least: int, m
     return value
 
 
-def claim_in(body: Mapping[str, Any], job: str, *, required: bool = False) -> Claim:
+def claim_in(call: Call, body: Mapping[str, Any], job: str, *, required: bool = False) -> Claim:
     """Who says that it holds a job: by the lease token and the worker's name, as far as they are given."""
     epoch: int | None = None
     token = body.get("lease_token")
@@ -188,7 +188,7 @@ def claim_in(body: Mapping[str, Any], job: str, *, required: bool = False) -> Cl
             raise bad("lease_token", "this is no lease token of the job; send the one that came with fetch")
     elif required:
         raise bad("lease_token", "is missing; this server wants the one that came with fetch")
-    return Claim(job=job, epoch=epoch, worker=worker_name(body))
+    return Claim(job=job, epoch=epoch, worker=worker_name(body), by=call.by if call.principal.token else "")
 
 
 def worker_name(body: Mapping[str, Any]) -> str:

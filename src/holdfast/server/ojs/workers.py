@@ -143,7 +143,7 @@ async def ack(call: Call) -> Response:
             f"job {id}: its result has {size_of(result):,} bytes, but the limit is {RESULT_BYTES:,}, so the job stays "
             "active; store it elsewhere and return where it is",
         )
-    job = await ojs.remote.complete(claim_in(body, id, required=ojs.requires_token), result)
+    job = await ojs.remote.complete(claim_in(call, body, id, required=ojs.requires_token), result)
     shown = await ojs.shown(job, await ojs.engine.now())
     return reply({"acknowledged": True, "id": id, "job_id": id, "state": shown["state"],
                   "completed_at": shown.get("completed_at"), "job": shown})  # fmt: skip
@@ -153,7 +153,7 @@ async def nack(call: Call) -> Response:
     """Fail an attempt, or hand the job back."""
     ojs, body = ojs_of(call), await read_object(call)
     id = _job_of(call, body)
-    claim = claim_in(body, id, required=ojs.requires_token)
+    claim = claim_in(call, body, id, required=ojs.requires_token)
     if body.get("requeue") not in (None, True, False):
         raise bad("requeue", "give true or false")
     now = await ojs.engine.now()
