@@ -33,7 +33,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.outcome import never_retried, retry_at
-from holdfast.core.reservations import HELD_PATH, REMOTE_PATH, Holder, holder_of, stored_name
+from holdfast.core.reservations import HELD_PATH, REMOTE_PATH, SEEN_PATH, Holder, holder_of, stored_name
 from holdfast.jobs.consequences import notify_others
 from holdfast.jobs.flows import makes_next
 from holdfast.jobs.service import Jobs
@@ -251,7 +251,7 @@ class RemoteWorkers:
             finished_at=now,
             tries=tries,
         )
-        answer, _ = await self._engine.record([step, _report(job, HELD_PATH, None, now)])
+        answer, _ = await self._engine.record([step, _report(job, SEEN_PATH, None, now)])
         if isinstance(answer, Conflict):
             raise LeaseLost(f"job {job.id}: its lease is over; stop working on it")
         return answer

@@ -1,7 +1,7 @@
 """Workers: fetch, ack, nack, heartbeats and directives. Must not know how a lease ends by itself (`upkeep.rescue`)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from holdfast.core.canonical import canonical
 from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
+from holdfast.core.lifecycle import SETTLED
 from holdfast.core.limits import ERROR_CHARACTERS, size_of
 from holdfast.core.model import Job, Record, State, Time
 from holdfast.core.reservations import MISSED_BEATS, REMOTE_WORKER, Holder, holder_for, stored_name
@@ -237,28 +238,55 @@ async def heartbeat(call: Call) -> Response:
     if not worker:
         raise bad("worker_id", "is missing; give the worker's name")
     ids, count = _active(body)
-    if not ids and count:
+    if not ids and count and not ojs.requires_token:
         ids = [job.id for job in await ojs.remote.held_by(worker)]
-    tokens = body.get("lease_tokens") or {}
-    if not isinstance(tokens, dict):
-        raise bad("lease_tokens", "give a JSON object with a lease token for each job's id")
-    epochs = {id: epoch for id, token in tokens.items() if (epoch := epoch_in(token, id)) is not None}
-    asked = reservation_asked(body)
-    held = await ojs.remote.extend(worker, ids, epochs, asked)
+    epochs = _epochs(body, ids)
+    ids = list(dict.fromkeys([*ids, *epochs]))
+    if ojs.requires_token and len(epochs) < len(ids):
+        raise bad("lease_tokens", "is missing; this server wants the lease token of each active job")
+    beat_ms = _interval(body)
+    held = await ojs.remote.extend(worker, ids, epochs, beat_ms * MISSED_BEATS or reservation_asked(body))
     order = await _note_beat(ojs, worker, body, count)
-    directives = [_directive(job) for job in held]
-    state = max([order, *directives], key=ORDERS.index)
     kept = {job.id for job in held}
-    gone = [job for job in await ojs.engine.get([id for id in ids if id not in kept]) if job is not None]
-    cancelled = [job.id for job in gone if job.state is State.CANCELLED]
-    return reply({
+    others = [job for job in await ojs.engine.get([id for id in ids if id not in kept]) if job is not None]
+    cancelled = [job.id for job in others if job.state is State.CANCELLED]
+    stale = [job.id for job in others if job.id in epochs and _is_stale(job, epochs[job.id])]
+    answer: dict[str, Any] = {
         "acknowledged": True,
-        "state": state,
+        "state": max([order, *map(_directive, held)], key=ORDERS.index),
         "jobs_extended": [job.id for job in held],
         "cancelled_jobs": cancelled,
         "lost_jobs": [id for id in ids if id not in kept and id not in cancelled],
         "server_time": written_time(await ojs.engine.now()),
-    })  # fmt: skip
+    }
+    if stale:
+        raise Problem(409, "lease_lost", f"the lease of job {stale[0]} is over; stop working on it", **answer)
+    return reply(answer)
+
+
+def _epochs(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, int]:
+    """The leases that a heartbeat shows: by `lease_tokens`, and by `lease_token`, which belongs to one of the jobs."""
+    tokens = body.get("lease_tokens") or {}
+    if not isinstance(tokens, dict):
+        raise bad("lease_tokens", "give a JSON object with a lease token for each job's id")
+    epochs: dict[str, int] = {}
+    for id, token in tokens.items():
+        if (epoch := epoch_in(token, id)) is None:
+            raise bad("lease_tokens", f"this is no lease token of job {id[:80]}; send the one that came with fetch")
+        epochs[id] = epoch
+    if (token := body.get("lease_token")) is not None:
+        named = {id: epoch for id in ids if (epoch := epoch_in(token, id)) is not None}
+        if not named:
+            raise bad("lease_token", "this is no lease token of an active job; send the one that came with fetch")
+        epochs |= named
+    if len(epochs) > ACTIVE_MOST:
+        raise bad("lease_tokens", f"give at most {ACTIVE_MOST:,} lease tokens")
+    return epochs
+
+
+def _is_stale(job: Job, epoch: int) -> bool:
+    """Whether a lease that couldn't be extended was taken away. One with which the job ended was not."""
+    return job.state is not State.CANCELLED and (epoch != job.epoch or job.state not in SETTLED)
 
 
 def _active(body: Mapping[str, Any]) -> tuple[list[str], int]:
