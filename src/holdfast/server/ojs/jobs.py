@@ -14,7 +14,7 @@ from holdfast.jobs.limits import declare_limits
 from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import Submit, read_submit
-from holdfast.server.ojs.policies import RateLimit, read_rate_limit
+from holdfast.server.ojs.policies import RateLimit, read_rate_limits
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.service import Ojs, allowed_or, ojs_of, read_object, reply, text_of
 from holdfast.server.ojs.shapes import NOTHING, previous_state, shown_job
@@ -96,29 +96,27 @@ def _item(one: Any, place: int, now: Time) -> Submit:
 
 
 async def limit_uses(ojs: Ojs, order: Submit) -> tuple[Use, ...]:
-    """Declare the rate limit that a job asks for, and return its use."""
-    limit = _limit(order)
-    if limit is None:
-        return ()
-    if ojs.limits.get(limit.name) != limit:
-        if len(ojs.limits) >= 10_000:
-            ojs.limits.clear()
-        declared = declare(limit.name, limit.at_once, limit.rate, limit.burst, "", None)
-        await declare_limits(ojs.engine, [declared], by="http")
-        ojs.limits[limit.name] = limit
-    return (Use(limit.name),)
+    """Declare the rate limits that a job asks for, and return their uses."""
+    limits = _limits(order)
+    for limit in limits:
+        if ojs.limits.get(limit.name) != limit:
+            if len(ojs.limits) >= 10_000:
+                ojs.limits.clear()
+            declared = declare(limit.name, limit.at_once, limit.rate, limit.burst, "", None)
+            await declare_limits(ojs.engine, [declared], by="http")
+            ojs.limits[limit.name] = limit
+    return tuple(Use(limit.name) for limit in limits)
 
 
-def _limit(order: Submit) -> RateLimit | None:
-    return None if order.rate_limit is None else read_rate_limit(order.rate_limit, order.request.queue)
+def _limits(order: Submit) -> tuple[RateLimit, ...]:
+    return () if order.rate_limit is None else read_rate_limits(order.rate_limit, order.request.queue)
 
 
 async def _headers(ojs: Ojs, orders: list[Submit]) -> dict[str, str]:
     """What a submitter should know about limits: how many may start, and how full its queue is."""
     headers: dict[str, str] = {}
-    limit = _limit(orders[-1])
-    if limit is not None:
-        headers["X-RateLimit-Limit"] = str(limit.per_period or limit.at_once)
+    if limits := _limits(orders[-1]):
+        headers["X-RateLimit-Limit"] = str(limits[0].per_period or limits[0].at_once)
     await ojs.read_bounds()
     queue = orders[-1].request.queue
     bound = ojs.bounds.get(queue)
