@@ -13,6 +13,7 @@ from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
 from holdfast.core.reservations import REMOTE_WORKER, stored_name
 from holdfast.engines.records import QUIET
 from holdfast.jobs.full_queues import set_bound
+from holdfast.jobs.remote_workers import BUILT_IN
 from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.dead_letters import (
@@ -161,7 +162,7 @@ async def list_jobs(call: Call) -> Response:
 
 
 async def _matching(ojs: Ojs, filter: Mapping[str, Any], *, newest_first: bool = True) -> list[Job]:
-    """The jobs that a filter matches, up to WALK_MOST."""
+    """The jobs that a filter matches, up to WALK_MOST. Our own built-in jobs are left out."""
     for name, value in filter.items():
         if name not in ("queue", "state", "type", "since", "until"):
             raise bad(f"filter.{name[:80]}", "is no filter; there are queue, state, type, since and until")
@@ -176,7 +177,9 @@ async def _matching(ojs: Ojs, filter: Mapping[str, Any], *, newest_first: bool =
     return [
         job
         for job in found
-        if (since is None or job.created_at >= since) and (until is None or job.created_at <= until)
+        if not job.type.startswith(BUILT_IN)
+        and (since is None or job.created_at >= since)
+        and (until is None or job.created_at <= until)
     ]
 
 

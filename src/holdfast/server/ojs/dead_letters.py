@@ -11,6 +11,8 @@ from holdfast.core.canonical import canonical
 from holdfast.core.errors import NotAllowed, NotFound, Refused
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs.built_in import OWN_QUEUE
+from holdfast.jobs.remote_workers import BUILT_IN
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad, unprocessable
 from holdfast.server.ojs.service import (
@@ -75,7 +77,7 @@ async def dead(ojs: Ojs, filter: DeadFilter) -> list[Job]:
     after = ""
     where = Where(states=(State.REVIEW,), queue=filter.queue, type=filter.type, newest_first=True)
     while len(found) < WALK_MOST and (page := await ojs.engine.find(where, after)):
-        found += [job for job in page if filter.fits(job)]
+        found += [job for job in page if filter.fits(job) and not job.type.startswith(BUILT_IN)]
         if len(page) < PAGE_LIMIT:
             break
         after = page[-1].id
@@ -160,9 +162,11 @@ async def dead_stats(call: Call) -> Response:
 
 
 async def count_dead(ojs: Ojs) -> dict[str, Any]:
-    """How many jobs are in review, by queue."""
+    """How many jobs are in review, by queue. Our own queue is left out."""
     counts = await ojs.engine.count()
-    by_queue = {queue: count for (queue, state), count in counts.items() if state is State.REVIEW}
+    by_queue = {
+        queue: count for (queue, state), count in counts.items() if state is State.REVIEW and queue != OWN_QUEUE
+    }
     return {"total": sum(by_queue.values()), "by_queue": by_queue}
 
 
