@@ -48,6 +48,8 @@ _PLAIN_META = 40
 KEEP_MS = 30 * 86_400_000
 """How long a job is kept after it ended: as long as one that Python code submits."""
 
+LONGEST_TTL_SECONDS = 10 * 365 * 86_400
+
 LONGEST_TIMEOUT_MS = 365 * 86_400_000
 
 
@@ -125,7 +127,7 @@ def read_submit(body: Any, now: Time) -> Submit:
         options=Options(
             retry=retry,
             timeout_ms=_timeout(options),
-            keep_ms=KEEP_MS,
+            keep_ms=_keep_ms(options),
             tags=_tags(options.get("tags")),
             meta=_plain(meta),
             envelope=kept.text(),
@@ -139,6 +141,22 @@ def read_submit(body: Any, now: Time) -> Submit:
         rate_limit=_optional_object(options, "rate_limit"),
         keeps_schedule=keeps_schedule,
     )
+
+
+def result_ttl_ms(options: Mapping[str, Any]) -> int | None:
+    """For how long a result can be read after the end of its job; None for as long as the job is kept."""
+    seconds = options.get("result_ttl")
+    if seconds is None or seconds == -1:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= LONGEST_TTL_SECONDS:
+        raise bad("result_ttl", "give a whole number of seconds, 0 to store no result, -1 to keep it for ever")
+    return seconds * 1_000
+
+
+def _keep_ms(options: Mapping[str, Any]) -> int | None:
+    """For how long a job is kept: at least as long as its result."""
+    ttl = result_ttl_ms(options)
+    return None if ttl is None and options.get("result_ttl") is not None else max(KEEP_MS, ttl or 0)
 
 
 def read_start(options: Mapping[str, Any], now: Time) -> Time | None:

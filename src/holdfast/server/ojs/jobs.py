@@ -33,7 +33,7 @@ async def submit(call: Call) -> Response:
     order = read_submit(body, now)
     headers = await _headers(ojs, [order])
     job = order.job(ojs.new_id(now), now, await limit_uses(ojs, order), by=call.by)
-    answer = await _insert(ojs, order, job)
+    job, answer = await _insert(ojs, order, job)
     if answer.id == job.id:
         shown = shown_job(job, NOTHING, now)
         return reply({"job": shown, "id": job.id}, 201, {"Location": f"{call.root}/ojs/v1/jobs/{job.id}", **headers})
@@ -41,21 +41,22 @@ async def submit(call: Call) -> Response:
     return reply({"job": await ojs.shown(existing, now), "id": existing.id}, 200, headers)
 
 
-async def _insert(ojs: Ojs, order: Submit, job: Job) -> Inserted:
+async def _insert(ojs: Ojs, order: Submit, job: Job) -> tuple[Job, Inserted]:
+    """Insert a job; return it as it was inserted, and the answer."""
     unique = job.options.unique
     if order.keeps_schedule and unique is not None:
         # Ask who is there before replacing it: the new job keeps the time of the old one.
         options = replace(job.options, unique=replace(unique, then=RETURN))
         (found,) = await ojs.with_bounds().insert([replace(job, options=options)])
         if found.new or found.id == job.id:
-            return found
+            return job, found
         old = await ojs.jobs.get(found.id)
         job = replace(job, state=old.state, run_at=old.run_at, waits=old.waits) if old.epoch == 0 else job
         job = replace(job, options=replace(job.options, unique=replace(unique, then=REPLACE)))
     (answer,) = await ojs.with_bounds().insert([job])
     if not answer.new and answer.id == job.id:
         raise Duplicate(f"job {job.id} already exists, so nothing was submitted; use another id", job.id)
-    return answer
+    return job, answer
 
 
 async def submit_batch(call: Call) -> Response:

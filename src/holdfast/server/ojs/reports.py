@@ -29,7 +29,7 @@ from holdfast.server.ojs.service import (
     reply,
     text_of,
 )
-from holdfast.server.ojs.shapes import checkpoint_in, read_json
+from holdfast.server.ojs.shapes import checkpoint_in, has_result, read_json, result_expires_at
 from holdfast.server.ojs.vocabulary import is_final, shown_state, written_time
 from holdfast.server.problems import Problem
 
@@ -230,11 +230,19 @@ async def get_result(call: Call) -> Response:
         if is_final(job) or left <= 0 or call.server.stopping.is_set():
             break
         mark = await ojs.engine.wait([job_topic(id)], min(left, 2.0), mark)
-    if job.state is State.COMPLETED:
-        return reply({"job_id": id, "state": "completed", "result": read_json(job.result),
-                      "completed_at": written_time(job.finished_at)})  # fmt: skip
+    if has_result(job, now):
+        return reply({
+            "job_id": id,
+            "state": "completed",
+            "result": read_json(job.result),
+            "completed_at": written_time(job.finished_at),
+            "result_stored_at": written_time(job.finished_at),
+            "result_expires_at": written_time(result_expires_at(job)),
+            "result_size_bytes": size_of(job.result or ""),
+        })  # fmt: skip
     if is_final(job):
-        raise Problem(410, "x_no_result", f"job {id} is {shown_state(job, now)}, so it has no result")
+        why = "and its result is gone" if job.state is State.COMPLETED else "so it has no result"
+        raise Problem(410, "x_no_result", f"job {id} is {shown_state(job, now)}, {why}")
     if call.query_params.get("wait") == "true":
         raise Problem(408, "x_not_done", f"job {id} is still {shown_state(job, now)}; ask again")
     raise Problem(404, "not_found", f"job {id} is {shown_state(job, now)} and has no result yet")
@@ -248,5 +256,12 @@ async def get_results(call: Call) -> Response:
         raise bad("ids", f"give an array of at most {RESULTS_MOST} job ids")
     now = await ojs.engine.now()
     found = [job for job in await ojs.engine.get([check_id(id) for id in ids]) if job is not None]
-    shown = [{"job_id": job.id, "state": shown_state(job, now), "result": read_json(job.result)} for job in found]
+    shown = [
+        {
+            "job_id": job.id,
+            "state": shown_state(job, now),
+            "result": read_json(job.result) if has_result(job, now) else None,
+        }
+        for job in found
+    ]
     return reply({"results": shown})

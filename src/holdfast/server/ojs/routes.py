@@ -2,6 +2,7 @@
 
 from holdfast.server.ojs import (
     admin,
+    admin_workers,
     cron,
     dead_letters,
     events,
@@ -116,10 +117,10 @@ _ADMIN = (
     _post("/admin/jobs/bulk/retry", admin.bulk_retry, "admin"),
     _post("/admin/jobs/bulk/cancel", admin.bulk_cancel, "admin"),
     _post("/admin/jobs/bulk/delete", admin.bulk_delete, "admin"),
-    _get("/admin/workers", admin.list_workers),
-    _get("/admin/workers/{id}", admin.get_worker),
-    _post("/admin/workers/{id}/quiet", admin.quiet_worker, "admin"),
-    _delete("/admin/workers/{id}", admin.end_worker, "admin"),
+    _get("/admin/workers", admin_workers.list_workers),
+    _get("/admin/workers/{id}", admin_workers.get_worker),
+    _post("/admin/workers/{id}/quiet", admin_workers.quiet_worker, "admin"),
+    _delete("/admin/workers/{id}", admin_workers.end_worker, "admin"),
     _get("/admin/stats", admin.stats),
     _get("/admin/dead-letter", admin.list_dead),
     _get("/admin/dead-letter/stats", dead_letters.dead_stats),

@@ -16,7 +16,7 @@ from holdfast.core.keys import digest
 from holdfast.core.model import Entry, Event, Job, Lease, State, Step, Time
 from holdfast.core.reservations import holder_of
 from holdfast.jobs.remote_workers import CHECKPOINT_PATH, FAILURE
-from holdfast.server.ojs.envelope import Kept, kept_of
+from holdfast.server.ojs.envelope import Kept, kept_of, result_ttl_ms
 from holdfast.server.ojs.policies import written_retry
 from holdfast.server.ojs.vocabulary import STATES, VERSION, is_final, shown_state, written_time
 
@@ -123,11 +123,25 @@ def _present(job: Job, past: Past, now: Time) -> dict[str, Any]:
     return {
         "state": state,
         "attempt": attempts(job, past.entries),
-        "result": read_json(job.result) if job.state is State.COMPLETED else None,
+        "result": read_json(job.result) if has_result(job, now) else None,
         "worker_id": (holder.name or None) if holder is not None else job.worker,
         "next_attempt_at": written_time(job.run_at) if job.state is State.RETRYABLE else None,
         **({"scheduled_at": written_time(job.run_at)} if waits and job.state is State.SCHEDULED else {}),
     }
+
+
+def result_expires_at(job: Job) -> Time | None:
+    """When the result of a completed job can't be read any more; None if it is kept for ever."""
+    ttl = result_ttl_ms(kept_of(job.options).options)
+    return job.prune_at if ttl is None or job.finished_at is None else job.finished_at + ttl
+
+
+def has_result(job: Job, now: Time) -> bool:
+    """Whether a job has a result that can still be read."""
+    if job.state is not State.COMPLETED:
+        return False
+    until = result_expires_at(job)
+    return until is None or now < until
 
 
 def attempts(job: Job, entries: Sequence[Entry]) -> int:

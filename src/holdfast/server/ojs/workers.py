@@ -21,7 +21,7 @@ from holdfast.engines.topics import queue_topic
 from holdfast.jobs.remote_workers import Failure
 from holdfast.redaction import redact, redact_value
 from holdfast.server.call import Call
-from holdfast.server.ojs.envelope import kept_of, reservation_asked
+from holdfast.server.ojs.envelope import kept_of, reservation_asked, result_ttl_ms
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.service import Ojs, claim_in, number_of, ojs_of, read_object, reply, text_of, worker_name
 from holdfast.server.ojs.shapes import epoch_in
@@ -144,6 +144,8 @@ async def ack(call: Call) -> Response:
             f"job {id}: its result has {size_of(result):,} bytes, but the limit is {RESULT_BYTES:,}, so the job stays "
             "active; store it elsewhere and return where it is",
         )
+    if result_ttl_ms(kept_of((await ojs.jobs.get(id)).options).options) == 0:
+        result = "null"
     job = await ojs.remote.complete(claim_in(call, body, id, required=ojs.requires_token), result)
     shown = await ojs.shown(job, await ojs.engine.now())
     return reply({"acknowledged": True, "id": id, "job_id": id, "state": shown["state"],
