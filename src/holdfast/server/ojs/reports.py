@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.core.canonical import canonical
@@ -12,6 +13,7 @@ from holdfast.core.keys import check_id
 from holdfast.core.limits import PROGRESS_CHARACTERS, size_of
 from holdfast.core.model import Job, State, Step
 from holdfast.engines.topics import job_topic
+from holdfast.jobs.flows import result_text
 from holdfast.jobs.remote_workers import CHECKPOINT_PATH, PROGRESS_PATH
 from holdfast.redaction import redact, redact_value
 from holdfast.server.auth import check_scope
@@ -200,7 +202,10 @@ async def list_steps(call: Call) -> Response:
     ojs, id = ojs_of(call), call.path_params["id"]
     limit, offset = call.number("limit", MOST_IN_PAGE, most=MOST_IN_PAGE), offset_of(call)
     steps = await ojs.remote.steps(id)
-    shown = [_shown_step(step) for step in steps[offset : offset + limit]]
+    shown = [
+        _shown_step(step if step.result is None else replace(step, result=await ojs.engine.blobs.fetch(step.result)))
+        for step in steps[offset : offset + limit]
+    ]
     return reply({"job_id": id, "steps": shown, "pagination": page_of(shown, limit, offset, len(steps))})
 
 
@@ -231,14 +236,15 @@ async def get_result(call: Call) -> Response:
             break
         mark = await ojs.engine.wait([job_topic(id)], min(left, 2.0), mark)
     if has_result(job, now):
+        result = await result_text(ojs.engine, job)
         return reply({
             "job_id": id,
             "state": "completed",
-            "result": read_json(job.result),
+            "result": read_json(result),
             "completed_at": written_time(job.finished_at),
             "result_stored_at": written_time(job.finished_at),
             "result_expires_at": written_time(result_expires_at(job)),
-            "result_size_bytes": size_of(job.result or ""),
+            "result_size_bytes": size_of(result),
         })  # fmt: skip
     if is_final(job):
         why = "and its result is gone" if job.state is State.COMPLETED else "so it has no result"
@@ -260,7 +266,7 @@ async def get_results(call: Call) -> Response:
         {
             "job_id": job.id,
             "state": shown_state(job, now),
-            "result": read_json(job.result) if has_result(job, now) else None,
+            "result": read_json(await result_text(ojs.engine, job)) if has_result(job, now) else None,
         }
         for job in found
     ]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,13 +10,14 @@ import msgspec
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from holdfast.core.errors import BadValue, NotAllowed
+from holdfast.core.errors import BadValue, BlobGone, NotAllowed
 from holdfast.core.lifecycle import allowed
 from holdfast.core.model import Event, Job, Time
 from holdfast.core.queue_bounds import QueueBound
 from holdfast.jobs.consequences import end_change, notify_others
-from holdfast.jobs.flows import is_member, resolved_args, results_before
+from holdfast.jobs.flows import is_member, resolved_args, result_text, results_before
 from holdfast.jobs.full_queues import read_bounds
+from holdfast.jobs.large_values import arguments_of
 from holdfast.jobs.remote_workers import Claim, RemoteWorkers
 from holdfast.jobs.requests import random_ids
 from holdfast.jobs.service import Jobs
@@ -103,6 +105,7 @@ class Ojs:
 
     async def shown(self, job: Job, now: Time, *, is_claim: bool = False) -> dict[str, Any]:
         """Return a job as the specification shows it. A step of a workflow knows the results before it."""
+        job = await self._whole(job)
         is_first = is_claim and is_fresh_claim(job)  # then there is nothing to read
         shown = shown_job(job, NOTHING if is_first else await self.past(job), now, is_claim=is_claim)
         if is_member(job):
@@ -110,6 +113,14 @@ class Ojs:
             shown["parent_results"] = [read_json(text) for text in await results_before(self.engine, job)]
             shown["args"] = read_json(await resolved_args(self.engine, job))
         return shown
+
+    async def _whole(self, job: Job) -> Job:
+        """Return a job with its large arguments and result. What is gone stays a reference."""
+        with suppress(BlobGone):
+            job = replace(job, args=await arguments_of(self.engine, job))
+            if job.result is not None:
+                job = replace(job, result=await result_text(self.engine, job))
+        return job
 
     async def shown_all(self, jobs: Sequence[Job], now: Time, *, is_claim: bool = False) -> list[dict[str, Any]]:
         """Return several jobs as the specification shows them."""

@@ -13,7 +13,17 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Job, Options, Retry, State, Time, Where
 from holdfast.engines.topics import queue_topic
 from holdfast.jobs.built_in import OWN_QUEUE
-from holdfast.jobs.flows import FLOW_TYPE, FlowRun, Layer, batch_flow, flow_call, graph_flow, layered_flow, read_flow
+from holdfast.jobs.flows import (
+    FLOW_TYPE,
+    FlowRun,
+    Layer,
+    batch_flow,
+    flow_call,
+    graph_flow,
+    layered_flow,
+    load_flow,
+    read_flow,
+)
 from holdfast.jobs.job_calls import JobCall
 from holdfast.jobs.requests import new_job
 from holdfast.server.call import Call
@@ -207,7 +217,7 @@ async def cancel_workflow(call: Call) -> Response:
 
 async def shown_workflow(ojs: Ojs, job: Job) -> dict[str, Any]:
     """Return a workflow as the specification shows it."""
-    run, now = read_flow(job), await ojs.engine.now()
+    run, now = await load_flow(ojs.engine, job), await ojs.engine.now()
     ids = [run.id_of(place) for place in range(len(run.flow.steps))]
     members: list[Job | None] = []
     for start in range(0, len(ids), PAGE_LIMIT):
