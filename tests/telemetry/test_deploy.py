@@ -66,7 +66,11 @@ def test_what_is_started_is_a_verb_with_options_that_it_has(line: str):
     verb, *words = re.split(r",? ", line)
 
     known = subprocess.run(
-        [Path(sys.executable).with_name("holdfast"), verb, "--help"], capture_output=True, text=True, check=True, timeout=60
+        [Path(sys.executable).with_name("holdfast"), verb, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     ).stdout
 
     assert len(STARTED) == 4
