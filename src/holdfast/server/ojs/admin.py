@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Where
@@ -134,6 +135,9 @@ def _states(given: Any) -> tuple[State, ...]:
 
 async def _end(ojs: Ojs, job: Job, by: str) -> None:
     """End a job that hasn't ended: what is in review is discarded, what waits is cancelled."""
+    if job.state in TERMINAL:
+        until = "it is kept for ever" if job.prune_at is None else f"it is removed after {written_time(job.prune_at)}"
+        raise NotAllowed(f"job {job.id} has ended, and an ended job isn't removed early: {until}")
     if job.state is State.REVIEW:
         await ojs.jobs.discard(job.id, by=by)
     else:
@@ -227,7 +231,11 @@ async def bulk_cancel(call: Call) -> Response:
 async def bulk_delete(call: Call) -> Response:
     """Discard the dead jobs and cancel the waiting ones that a filter matches."""
     ojs, filter = ojs_of(call), _filter(await read_object(call))
-    jobs = [job for job in await _matching(ojs, filter) if job.state not in TERMINAL and job.state is not State.ACTIVE]
+    jobs = [
+        job
+        for job in await _matching(ojs, filter)
+        if job.state is not State.ACTIVE and ("state" in filter or job.state not in TERMINAL)
+    ]
     return reply(await act_on(jobs, "delete", lambda job: _end(ojs, job, call.by)))
 
 

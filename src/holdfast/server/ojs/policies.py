@@ -145,17 +145,29 @@ def _fingerprint(given: Mapping[str, Any], keys: list[str], request: JobRequest,
         names = _names(given, "meta_keys")
         if not names:
             raise bad("unique.meta_keys", "is missing; name the entries of meta that count")
-        parts["meta"] = {name: meta.get(name) for name in names}
+        parts["meta"] = {name: _whole_numbers(meta.get(name)) for name in names}
     return sha256(normalize("NFC", canonical(parts)).encode()).hexdigest()
 
 
 def _chosen_args(names: Any, args: str) -> Any:
     if names is None:
-        return args
+        return canonical(_whole_numbers(parse(args)))
     chosen = _names({"args_keys": names}, "args_keys")
     values = parse(args)
     first = values[0] if values and isinstance(values[0], dict) else {}
-    return {name: first.get(name) for name in chosen}
+    return {name: _whole_numbers(first.get(name)) for name in chosen}
+
+
+def _whole_numbers(value: Any) -> Any:
+    """A value in which 1.0 is written as 1, as canonical JSON (RFC 8785) has it."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 1 << 53:
+            return int(value)
+        case list():
+            return [_whole_numbers(one) for one in value]
+        case dict():
+            return {name: _whole_numbers(one) for name, one in value.items()}
+    return value
 
 
 def _names(given: Mapping[str, Any], field: str) -> list[str]:

@@ -164,7 +164,6 @@ def _past(job: Job, past: Past, kept: Kept) -> dict[str, Any]:
     if not ready and past.entries and past.entries[0].after is State.AVAILABLE:
         ready = [past.entries[0].at]
     errors = errors_of(entries)
-    failed = next((entry for entry in reversed(entries) if entry.event == Event.FAIL), None)
     checkpoint = checkpoint_in(past.reports.get(CHECKPOINT_PATH))
     started = written_time(job.claimed_at or (claims[-1] if claims else None))
     return {
@@ -173,10 +172,18 @@ def _past(job: Job, past: Past, kept: Kept) -> dict[str, Any]:
         "activated_at": _at(entries, Event.ACTIVATE),
         "error": errors[-1] if errors and job.state is not State.COMPLETED else None,
         "errors": errors or None,
-        "retry_delay_ms": None if failed is None else failed.note.get("delay_ms"),
+        "retry_delay_ms": _retry_delay_ms(job, entries),
         "checkpoint": checkpoint,
         **_ends(job, past.entries),
     }
+
+
+def _retry_delay_ms(job: Job, entries: Sequence[Entry]) -> int | None:
+    """How long the job waits, or has waited, between its last failure and its next attempt."""
+    failed = next((entry for entry in reversed(entries) if entry.event in (Event.FAIL, Event.OVERRUN)), None)
+    if failed is None or "delay_ms" in failed.note:
+        return None if failed is None else failed.note["delay_ms"]
+    return max(0, job.run_at - failed.at) if job.state is State.RETRYABLE and job.run_at is not None else None
 
 
 def _ends(job: Job, entries: Sequence[Entry]) -> dict[str, Any]:
