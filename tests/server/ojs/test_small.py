@@ -67,3 +67,53 @@ async def test_a_deletion_of_ended_jobs_says_that_they_stay(way: str):
         assert (answer["matched"], answer["succeeded"], answer["failed"]) == (1, 0, 1)
         assert "isn't removed early" in answer["errors"][0]["error"]
         assert (await client.get(f"/jobs/{id}"))["job"]["state"] == "completed"
+
+
+async def test_checkpoints_have_the_paths_of_the_kit_for_python_too():
+    async with a_client() as client:
+        id = await submitted(client)
+        await fetched(client)
+        saved = {"state": {"page": 3}, "step_index": 2, "metadata": {"attempt": 1}}
+
+        await client.post(f"/checkpoints/{id}", saved)
+        found = await client.get(f"/checkpoints/{id}/resume")
+
+        assert found.items() >= {**saved, "job_id": id, "sequence": 1}.items()
+        assert (await client.get(f"/jobs/{id}/checkpoint"))["state"] == {"page": 3}
+        await client.delete(f"/checkpoints/{id}")
+        assert (await client.send("GET", f"/checkpoints/{id}/resume")).status_code == 404
+
+
+async def test_a_job_says_how_often_it_was_replayed():
+    async with a_client() as client:
+        id = await submitted(client, retry={"max_attempts": 1})
+        for expected in (1, 2):
+            await fetched(client)
+            await client.post("/workers/nack", {"job_id": id, "error": {"code": "x", "message": "no"}})
+            await client.post(f"/dead-letter/{id}/retry", {})
+
+            assert (await client.get(f"/jobs/{id}"))["job"]["meta"] == {"ojs.replay_count": expected}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"temperature": 2.1}, "AGENT_INVALID_PARAMETER"),
+        ({"temperature": "hot"}, "AGENT_INVALID_PARAMETER"),
+        ({"token_budget": -1}, "AGENT_INVALID_PARAMETER"),
+        ({"delegation_depth": 10}, "AGENT_MAX_DELEGATION_DEPTH"),
+        ({"delegation_depth": 3, "max_delegation_depth": 3}, "AGENT_MAX_DELEGATION_DEPTH"),
+        ({"delegation_depth": 2, "max_delegation_depth": 3, "temperature": 2}, None),
+        ({"delegation_depth": 0, "max_delegation_depth": 0}, None),
+    ],
+)
+async def test_what_an_agent_cannot_be_is_refused(fields: dict[str, Any], code: str | None):
+    async with a_client() as client:
+        body = {"type": "ai.agent", "args": [], **{f"ext_agent_{name}": value for name, value in fields.items()}}
+
+        answer = await client.send("POST", "/jobs", body)
+
+        if code is None:
+            assert answer.json()["job"].items() >= body.items()
+        else:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)

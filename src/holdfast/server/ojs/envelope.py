@@ -18,6 +18,7 @@ from holdfast.core.keys import check_queue, check_type
 from holdfast.core.limits import LABELS, META_CHARACTERS, PRIORITIES, TAG_CHARACTERS
 from holdfast.core.model import UNREADABLE, Job, Options, Time, Use
 from holdfast.jobs.requests import JobRequest, new_job
+from holdfast.server.ojs.agents import check_agent_fields
 from holdfast.server.ojs.policies import read_retry, read_unique
 from holdfast.server.ojs.problems import bad, unprocessable
 from holdfast.server.ojs.vocabulary import read_time, written_time
@@ -102,6 +103,7 @@ def read_submit(body: Any, now: Time) -> Submit:
         raise bad("args", "is missing; give an array, [] for none")
     if not isinstance(body["args"], list):
         raise bad("args", "give an array of arguments")
+    check_agent_fields(body)
     meta = _object(body, "meta")
     if meta.get("ojs_validate") is True and not body["args"]:
         raise unprocessable(

@@ -63,13 +63,18 @@ class QueuePause(Struct, frozen=True, kw_only=True):
 def _event(at: Time, key: str, type: str, subject: str, data: dict[str, Any]) -> dict[str, Any]:
     return {
         "specversion": VERSION,
-        "id": f"evt_{at:013d}_{key}",
+        "id": id_at(at, key),
         "type": type,
         "source": SOURCE,
         "time": written_time(at),
         "subject": subject,
         "data": data,
     }
+
+
+def id_at(at: Time, key: str) -> str:
+    """The id of an event of this time; with no key, an id before all others of that time."""
+    return f"evt_{at:013d}_{key}"
 
 
 def time_in(id: str) -> Time:

@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.core.keys import check_queue
-from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, State, Step, Time, Where
 from holdfast.core.schedules import SCHEDULE, schedule_in
 from holdfast.server.call import Call
 from holdfast.server.ojs.event_kinds import (
@@ -39,6 +39,9 @@ SETTLED_MS = 200
 
 QUEUES_MOST = 20
 
+JobPast = tuple[Job, Sequence[Entry], Mapping[str, Step]]
+"""A job with its last entries and the reports of its workers."""
+
 _ENDS = {"job.completed": State.COMPLETED, "job.cancelled": State.CANCELLED}
 """Events that only jobs in one state have."""
 
@@ -49,8 +52,8 @@ async def list_events(call: Call) -> Response:
     """List events, oldest first: the last ones, or those after a given event."""
     ojs, query = ojs_of(call), call.query_params
     limit = call.number("limit", PAGE, most=MOST_IN_PAGE)
-    types = _words(query.get("types", ""))
-    queues = [check_queue(queue) for queue in _words(query.get("queues", ""))][:QUEUES_MOST]
+    types = words_in(call, "types")
+    queues = [check_queue(queue) for queue in words_in(call, "queues")][:QUEUES_MOST]
     after = query.get("after", "")
     before = await ojs.engine.now() - SETTLED_MS if after else None
     shown: list[dict[str, Any]] = []
@@ -66,8 +69,9 @@ async def list_events(call: Call) -> Response:
     return reply({"events": shown, "next_cursor": shown[-1]["id"] if shown else after or None})
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
+def words_in(call: Call, name: str) -> list[str]:
+    """The words of a list in the query, between commas."""
+    return [word for word in call.query_params.get(name, "").split(",") if word]
 
 
 async def _found(
@@ -76,28 +80,36 @@ async def _found(
     """The events since a time, page by page in no order."""
     yield await _of_queues_and_schedules(ojs, queues)
     states = tuple({_ENDS[type] for type in types}) if types and all(type in _ENDS for type in types) else ()
+    async for pasts in pasts_since(ojs, states, queues, since, most):
+        yield [event for past in pasts for event in events_of(*past)]
+
+
+async def pasts_since(
+    ojs: Ojs, states: tuple[State, ...], queues: Sequence[str], since: Time, most: int
+) -> AsyncIterator[list[JobPast]]:
+    """The jobs to which something may have happened since a time, with their pasts, page by page."""
     chosen: Sequence[str | None] = queues or [None]
     for queue in chosen:
         after, left = "", most
         while left > 0:
             where = Where(states=states, queue=queue, newest_first=True)
             page = await ojs.engine.find(where, after, limit=min(left, PAGE_LIMIT))
-            yield await _of_jobs(ojs, [job for job in page if may_have_events_since(job, since)])
+            yield await _pasts(ojs, [job for job in page if may_have_events_since(job, since)])
             if len(page) < min(left, PAGE_LIMIT):
                 break
             after, left = page[-1].id, left - len(page)
 
 
-async def _of_jobs(ojs: Ojs, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+async def _pasts(ojs: Ojs, jobs: Sequence[Job]) -> list[JobPast]:
     gate = asyncio.Semaphore(READS_AT_ONCE)
     reports = await ojs.remote.reports([job.id for job in jobs if job.epoch])
 
-    async def one(job: Job) -> list[dict[str, Any]]:
+    async def one(job: Job) -> JobPast:
         async with gate:
             entries = await ojs.engine.history(job.id, max(0, job.version - PAST_ENTRIES))
-        return list(events_of(job, entries, reports.get(job.id, {})))
+        return job, entries, reports.get(job.id, {})
 
-    return [event for events in await asyncio.gather(*map(one, jobs)) for event in events]
+    return list(await asyncio.gather(*map(one, jobs)))
 
 
 async def _of_queues_and_schedules(ojs: Ojs, queues: Sequence[str]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from holdfast.server.ojs.service import (
     reply,
     text_of,
 )
-from holdfast.server.ojs.shapes import checkpoint_in, has_result, read_json, result_expires_at
+from holdfast.server.ojs.shapes import CHECKPOINT_MORE, checkpoint_in, has_result, read_json, result_expires_at
 from holdfast.server.ojs.vocabulary import is_final, shown_state, written_time
 from holdfast.server.problems import Problem
 
@@ -57,16 +57,17 @@ async def save_checkpoint(call: Call) -> Response:
     if "state" not in body:
         raise bad("state", "is missing; give the state to save")
     job, _ = await ojs.job(id)
-    value = await _next_checkpoint(ojs, id, body["state"])
+    more = {name: body[name] for name in CHECKPOINT_MORE if name in body}
+    value = await _next_checkpoint(ojs, id, body["state"], more)
     await _write(ojs, call, job, body, value, "checkpoint saved")
     shown = {"job_id": id, **value, "created_at": written_time(await ojs.engine.now())}
     return reply({**shown, "checkpoint": shown})
 
 
-async def _next_checkpoint(ojs: Ojs, id: str, state: Any) -> dict[str, Any]:
+async def _next_checkpoint(ojs: Ojs, id: str, state: Any, more: Mapping[str, Any] = {}) -> dict[str, Any]:
     """The checkpoint with this state that follows the saved one; raise Problem 413 if it is too large."""
-    state = redact_value(state)
-    size = size_of(canonical(state))
+    value = redact_value({"state": state, **more})
+    size = size_of(canonical(value)) - len('{"state":}')
     if size > CHECKPOINT_BYTES:
         raise Problem(
             413,
@@ -75,7 +76,7 @@ async def _next_checkpoint(ojs: Ojs, id: str, state: Any) -> dict[str, Any]:
             "or save it elsewhere and where it is here",
         )
     before = checkpoint_in(await _report_of(ojs, id, CHECKPOINT_PATH))
-    return {"state": state, "sequence": 1 if before is None else before["sequence"] + 1}
+    return {**value, "sequence": 1 if before is None else before["sequence"] + 1}
 
 
 async def _write(ojs: Ojs, call: Call, job: Job, body: dict[str, Any], value: Any, what: str) -> None:
@@ -129,7 +130,7 @@ async def save_progress(call: Call) -> Response:
     if job.state is not State.ACTIVE:
         if claim_in(call, body, id).epoch is not None:
             await ojs.remote.report(claim_in(call, body, id), PROGRESS_PATH, None, job=job)
-        return reply(await _progress(ojs, job))
+        return reply(await progress_of(ojs, job))
     claim = claim_in(call, body, id, required=ojs.requires_token)
     saved = None if body.get("checkpoint") is None else await _next_checkpoint(ojs, id, body["checkpoint"])
     before = await _report_of(ojs, id, PROGRESS_PATH)
@@ -140,7 +141,7 @@ async def save_progress(call: Call) -> Response:
     await ojs.remote.report(claim, PROGRESS_PATH, value, job=job)
     if saved is not None:
         await ojs.remote.report(claim, CHECKPOINT_PATH, saved, job=job)
-    return reply(await _progress(ojs, job))
+    return reply(await progress_of(ojs, job))
 
 
 def _share(body: Mapping[str, Any]) -> float | None:
@@ -158,10 +159,12 @@ async def get_progress(call: Call) -> Response:
     """Return how far a job is."""
     ojs = ojs_of(call)
     job, _ = await ojs.job(call.path_params["id"])
-    return reply(await _progress(ojs, job))
+    return reply(await progress_of(ojs, job))
 
 
-async def _progress(ojs: Ojs, job: Job) -> dict[str, Any]:
+async def progress_of(ojs: Ojs, job: Job) -> dict[str, Any]:
+    """How far a job is, as its worker said last."""
+    """How far a job is, as its worker said last."""
     step = await _report_of(ojs, job.id, PROGRESS_PATH)
     told = read_json(step.result) if step is not None and step.epoch == job.epoch else None
     told = told if isinstance(told, dict) and job.state is not State.RETRYABLE else {}

@@ -8,6 +8,7 @@ from holdfast.server.ojs import (
     events,
     jobs,
     limits,
+    live,
     manifest,
     queues,
     reports,
@@ -52,6 +53,9 @@ _JOBS = (
     _get("/jobs/{id}/history", jobs.get_history),
     _get("/jobs/{id}/result", reports.get_result),
     _get("/jobs/{id}/progress", reports.get_progress),
+    _get("/jobs/{id}/events", live.job_events, waits=True),
+    _get("/jobs/{id}/progress/stream", live.progress_stream, waits=True),
+    _get("/jobs/{id}/result/stream", live.result_stream, waits=True),
     _get("/jobs/{id}/checkpoint", reports.get_checkpoint, ANY),
     _get("/jobs/{id}/steps", reports.list_steps, ANY),
 )
@@ -71,6 +75,10 @@ _WORK = (
     _put("/jobs/{id}/checkpoint", reports.save_checkpoint, "work"),
     _post("/jobs/{id}/checkpoint", reports.save_checkpoint, "work"),
     _delete("/jobs/{id}/checkpoint", reports.delete_checkpoint, "work"),
+    _post("/checkpoints/{id}", reports.save_checkpoint, "work"),
+    _get("/checkpoints/{id}", reports.get_checkpoint, ANY),
+    _get("/checkpoints/{id}/resume", reports.get_checkpoint, ANY),
+    _delete("/checkpoints/{id}", reports.delete_checkpoint, "work"),
     _post("/jobs/{id}/steps", reports.record_step, "work"),
     _get("/workers/{id}/health", workers.worker_health),
 )
@@ -79,6 +87,7 @@ _QUEUES = (
     _get("/queues", queues.list_queues),
     _get("/queues/{name}", queues.queue_stats),
     _get("/queues/{name}/stats", queues.queue_stats),
+    _get("/queues/{name}/events", live.queue_events, waits=True),
     _post("/queues/{name}/pause", queues.pause_queue, "act"),
     _post("/queues/{name}/resume", queues.resume_queue, "act"),
     _get("/dead-letter", dead_letters.list_dead),
@@ -101,6 +110,7 @@ _QUEUES = (
     _get("/rate-limits/{key}", limits.get_rate),
     _put("/rate-limits/{key}", limits.put_rate, "admin"),
     _get("/events", events.list_events),
+    _get("/events/stream", live.channel_events, waits=True),
 )
 
 _ADMIN = (

@@ -23,6 +23,12 @@ from holdfast.server.ojs.vocabulary import STATES, VERSION, is_final, shown_stat
 PAST_ENTRIES = 200
 """How many of a job's last history entries count for what is shown."""
 
+CHECKPOINT_MORE = ("step_index", "metadata")
+"""What a checkpoint may have beside its state."""
+
+REPLAY_COUNT = "ojs.replay_count"
+"""The entry of meta that says how often a job was run again from the dead letter queue."""
+
 _FAILURES = frozenset({Event.FAIL, Event.EXHAUST, Event.OVERRUN, Event.ABANDON, Event.LAPSE})
 _READY = frozenset({Event.PROMOTE, Event.ACTIVATE, Event.LAPSE, Event.RELEASE, Event.REPLAY})
 
@@ -54,6 +60,8 @@ def shown_job(job: Job, past: Past, now: Time, *, is_claim: bool = False) -> dic
     shown |= _submitted(job, kept)
     shown |= _present(job, past, now)
     shown |= _past(job, past, kept)
+    if replays := sum(entry.event == Event.REPLAY for entry in past.entries):
+        shown["meta"] = {**shown["meta"], REPLAY_COUNT: replays}
     if is_claim:
         shown["lease_token"] = lease_token(job.lease)
     return {name: value for name, value in shown.items() if value is not None}
@@ -242,7 +250,9 @@ def checkpoint_in(step: Step | None) -> dict[str, Any] | None:
     value = read_json(step.result) if step is not None and step.result is not None else None
     if not isinstance(value, dict) or "sequence" not in value or step is None:
         return None
-    return {"state": value.get("state"), "sequence": value["sequence"], "created_at": written_time(step.started_at)}
+    more = {name: value[name] for name in CHECKPOINT_MORE if name in value}
+    at = written_time(step.started_at)
+    return {"state": value.get("state"), "sequence": value["sequence"], "created_at": at, **more}
 
 
 def previous_state(entries: Sequence[Entry]) -> str | None:
