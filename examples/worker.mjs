@@ -105,6 +105,7 @@ async function keepAlive(job, lease) {
       if (!beat.jobs_extended.includes(job.id)) lease.lost = true;
       if (beat.state !== "running") stopping = true;
     } catch (error) {
+      if (error instanceof Refused && error.status === 409) lease.lost = true;
       console.error(`${worker}: heartbeat: ${error.message}`);
     }
   }

@@ -38,7 +38,7 @@ MAY = {
     },
     "upkeep": {"blobs", "core", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
     "telemetry": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text"},
-    "server": {"blobs", "core", *OF_ALL_ENGINES, "jobs", "safe_text", "telemetry"},
+    "server": {"blobs", "core", *OF_ALL_ENGINES, "jobs", "redaction", "safe_text", "telemetry"},
     "conformance": {"blobs", "core", "engines", "jobs"},
     "app": {
         *("blobs", "core", "forking", "engines", "jobs", "worker", "upkeep"),

@@ -7,6 +7,7 @@ of ours.
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import quote
 
 REDACTED = "[redacted]"
@@ -32,3 +33,17 @@ def register_secrets(secrets: Iterable[str]) -> None:
 def redact(text: str) -> str:
     """Return a text without the registered secrets."""
     return text if _pattern is None else _pattern.sub(REDACTED, text)
+
+
+def redact_value(value: Any) -> Any:
+    """Return a JSON value without the registered secrets, in its texts and in the names of its fields."""
+    if _pattern is None:
+        return value
+    match value:
+        case str():
+            return redact(value)
+        case list():
+            return [redact_value(one) for one in value]
+        case dict():
+            return {redact_value(name): redact_value(one) for name, one in value.items()}
+    return value

@@ -19,6 +19,7 @@ from holdfast.server.families import FAMILIES
 from holdfast.server.routes import OPEN, Family, Route
 from holdfast.server.run import bind, uvicorn_for
 from holdfast.server.streams import EventStream, event
+from tests.server.clients import a_server
 
 
 async def take(call):
@@ -151,6 +152,31 @@ async def test_a_head_too_large_is_refused():
 
         assert got == b"" or got.startswith(b"HTTP/1.1 4")
         assert await is_well(port)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"".join(b"X-%d: y\r\n" % n for n in range(6_000)),
+        b"X: " + 60_000 * b"y" + b"\r\n",
+        b"X: " + 33_000 * b"y" + b"\r\n",
+    ],
+)
+@pytest.mark.parametrize("path", [b"/health", b"/ojs/v1/jobs/1", b"/api/v1/jobs"])
+async def test_a_head_too_large_that_arrives_whole_is_refused(more: bytes, path: bytes):
+    async with serving() as (_, port):
+        got = await ask(port, b"GET " + path + b" HTTP/1.1\r\n" + HEAD + more + b"\r\n")
+
+        assert got == b"" or got.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert await is_well(port)
+
+
+async def test_a_query_too_large_is_refused():
+    async with a_server() as (_, client):
+        answer = await client.get("/health?" + 33_000 * "x")
+
+        assert (answer.status_code, answer.json()["code"]) == (431, "head_too_large")
+        assert (await client.get("/health", headers={"X": 30_000 * "y"})).status_code == 200
 
 
 async def test_half_a_body_is_answered_408_and_closed(monkeypatch):

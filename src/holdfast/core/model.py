@@ -187,6 +187,8 @@ class Options(Struct, frozen=True, omit_defaults=True, gc=False):
     budget: Mapping[str, int] = {}
     budget_root: str = ""
     envelope: str = ""
+    submitted_by: str = ""
+    """Who submitted the job over HTTP, if the server was told: the name of the token. The history tells it."""
 
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):

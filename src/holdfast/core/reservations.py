@@ -2,11 +2,11 @@
 
 Must not read a store or a clock. Such a worker has no process that we could watch. What it claims is reserved for it,
 for a time that its name in the store carries: so the claim writes both in one act. Whatever it reports about a job
-starts the time anew (`HELD_PATH`). A worker that promises heartbeats gets three intervals.
+starts the time anew (`HELD_PATH`, `SEEN_PATH`). A worker that promises heartbeats gets three intervals.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import DecodeError, Struct, json
 
@@ -26,7 +26,10 @@ REMOTE_PATH = "~remote/"
 """The prefix of the records that such workers write about a job. No step's path starts with a tilde."""
 
 HELD_PATH = f"{REMOTE_PATH}held"
-"""The record of the last sign of life of the worker that holds the job."""
+"""The record of the last heartbeat of a job's worker; its result is the reservation that it asked for."""
+
+SEEN_PATH = f"{REMOTE_PATH}seen"
+"""The record of another sign of life: a recorded step."""
 
 REMOTE_WORKER = "remote/"
 """A record `remote/NAME` has what such a worker said about itself."""
@@ -86,17 +89,34 @@ def reserved_until(job: Job, reports: Iterable[Step] = ()) -> Time | None:
     holder = holder_of(job.worker)
     if holder is None or job.claimed_at is None:
         return None
-    usual = reservation_of(job, holder)
-    ends = [job.claimed_at + usual]
-    for report in reports:
-        if report.epoch == job.epoch:
-            asked = report.result if report.path == HELD_PATH and report.result else ""
-            ends.append(report.started_at + (_bounded(int(asked)) if asked.isdecimal() else usual))
-    return max(ends)
+    mine = [report for report in reports if report.epoch == job.epoch]
+    asked = next((report.result or "" for report in mine if report.path == HELD_PATH), "")
+    lasts = _bounded(int(asked)) if asked.isdecimal() else reservation_of(job, holder)
+    return max([job.claimed_at, *(report.started_at for report in mine)]) + lasts
+
+
+def may_ask_for_less(job: Job, beating: Collection[str]) -> bool:
+    """Whether a heartbeat may have shortened a job's reservation. `beating` names the workers that promise them."""
+    holder = holder_of(job.worker)
+    return bool(beating) and holder is not None and (not holder.name or holder.name in beating)
+
+
+def promises_heartbeats(text: str) -> bool:
+    """Whether the record of a worker over HTTP says that it promises heartbeats."""
+    try:
+        return json.decode(text, type=_Promise).beat_ms > 0
+    except DecodeError:
+        return False
 
 
 def _bounded(milliseconds: int) -> int:
     return max(SHORTEST_MS, min(milliseconds, LONGEST_MS))
+
+
+class _Promise(Struct, frozen=True):
+    """The part of a worker's record that says how often it promises a heartbeat."""
+
+    beat_ms: int = 0
 
 
 class _AskedOptions(Struct, frozen=True):

@@ -33,7 +33,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.outcome import never_retried, retry_at
-from holdfast.core.reservations import HELD_PATH, REMOTE_PATH, Holder, holder_of, stored_name
+from holdfast.core.reservations import HELD_PATH, REMOTE_PATH, SEEN_PATH, Holder, holder_of, stored_name
 from holdfast.jobs.consequences import notify_others
 from holdfast.jobs.flows import makes_next
 from holdfast.jobs.service import Jobs
@@ -62,11 +62,15 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """Who says that it holds a job: the lease's epoch and the worker's name, as far as the caller gave them."""
+    """Who says that it holds a job: the lease's epoch and the worker's name, as far as the caller gave them.
+
+    `by` is who the caller is known to be: the name of its token. What a worker calls itself is only its word.
+    """
 
     job: str
     epoch: int | None = None
     worker: str = ""
+    by: str = ""
 
 
 def check_holder(job: Job, claim: Claim) -> Job:
@@ -118,7 +122,7 @@ class RemoteWorkers:
 
         def completed(job: Job, now: Time) -> Change:
             inserts = () if follows is None else follows(now)
-            return complete(job, now, by=job.worker or "", result=result, inserts=inserts)
+            return complete(job, now, by=_who(job, claim), result=result, inserts=inserts)
 
         return await self._end(claim, completed, job)
 
@@ -148,10 +152,10 @@ class RemoteWorkers:
                 FAILURE: _bounded(failure),
             }
             if not again:
-                return exhaust(job, now, by=job.worker or "", error=error, note=note)
+                return exhaust(job, now, by=_who(job, claim), error=error, note=note)
             run_at = retry_at(job, now, self._chance())
             note["delay_ms"] = run_at - now
-            return fail(job, now, by=job.worker or "", error=error, run_at=run_at, note=note)
+            return fail(job, now, by=_who(job, claim), error=error, run_at=run_at, note=note)
 
         return await self._end(claim, failed)
 
@@ -161,8 +165,8 @@ class RemoteWorkers:
         def back(job: Job, now: Time) -> Change:
             note = {"why": why} if why else {}
             if until is None or until <= now:
-                return release(job, now, by=job.worker or "", note=note)
-            return rest(job, now, by=job.worker or "", run_at=until, note=note)
+                return release(job, now, by=_who(job, claim), note=note)
+            return rest(job, now, by=_who(job, claim), run_at=until, note=note)
 
         return await self._end(claim, back)
 
@@ -247,7 +251,7 @@ class RemoteWorkers:
             finished_at=now,
             tries=tries,
         )
-        answer, _ = await self._engine.record([step, _report(job, HELD_PATH, None, now)])
+        answer, _ = await self._engine.record([step, _report(job, SEEN_PATH, None, now)])
         if isinstance(answer, Conflict):
             raise LeaseLost(f"job {job.id}: its lease is over; stop working on it")
         return answer
@@ -258,6 +262,10 @@ class RemoteWorkers:
         if not steps:
             await self._jobs.get(id)
         return steps
+
+
+def _who(job: Job, claim: Claim) -> str:
+    return claim.by or job.worker or ""
 
 
 def _is_held(job: Job, claim: Claim) -> bool:

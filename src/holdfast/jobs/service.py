@@ -231,6 +231,8 @@ class Jobs(Places):
         entries = await history_of(self.engine, _known(id))
         if not entries:
             await self.get(id)
+        elif not entries[0].by and (job := (await self.engine.get([id]))[0]) is not None:
+            entries[0] = replace(entries[0], by=job.options.submitted_by)
         return entries
 
     # Changes that need no lease. `by` says who asked, `reason` why; the history keeps both.

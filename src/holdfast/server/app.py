@@ -21,6 +21,7 @@ from holdfast.jobs.typed import TypedJobs
 from holdfast.safe_text import logger
 from holdfast.server.access import log_access
 from holdfast.server.auth import OPEN, Auth, check_scope
+from holdfast.server.bodies import check_head
 from holdfast.server.call import Call
 from holdfast.server.families import FAMILIES
 from holdfast.server.origins import Origins
@@ -119,6 +120,7 @@ class Server(Site):
     async def _respond(self, call: Call, method: str, path: str) -> Response:
         """Return the answer to a request. Errors become answers here."""
         try:
+            check_head(call.scope)
             self._origins.check(method, call.heads)
             found = self.table.find(path)
             route = None if found is None else found.methods.get("GET" if method == "HEAD" else method)

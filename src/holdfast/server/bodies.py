@@ -1,4 +1,4 @@
-"""Reads request bodies within limits of size, depth and time, and writes JSON answers. Must not know a route."""
+"""Reads requests within limits of size, depth and time, and writes JSON answers. Must not know a route."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from holdfast.core.canonical import parse_document
 from holdfast.core.errors import BadValue
@@ -15,11 +15,25 @@ from holdfast.server.problems import Problem
 
 T = TypeVar("T")
 
+HEAD_BYTES = 32 << 10
+"""How large the head of a request may be: its first line and its headers."""
+
 BODY_SECONDS = 30.0
 """How long the body of a request may take to arrive, and at most how long a streamed body may pause."""
 
 MEDIA_TYPES = ("application/json", "application/openjobspec+json")
 """The media types of a JSON body."""
+
+
+def check_head(scope: Scope) -> None:
+    """Refuse a request whose head is too large. A server checks only heads that arrive in pieces."""
+    size = len(scope["method"]) + len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > HEAD_BYTES:
+        raise Problem(
+            431, "head_too_large", f"the head of the request is larger than {HEAD_BYTES:,} bytes; send shorter headers",
+            headers={"Connection": "close"}, limit=HEAD_BYTES,
+        )  # fmt: skip
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -10,12 +10,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.server.app import Server
+from holdfast.server.bodies import HEAD_BYTES
 
 HEADER_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
-
-HEADER_BYTES = 32 << 10
-"""How large the head of a request may be."""
 
 WRITE_SECONDS = 30.0
 """How long a client may not read before its connection is cut."""
@@ -130,7 +128,7 @@ def uvicorn_for(server: Server, started: Callable[[], None] = lambda: None) -> U
         "limit_concurrency": CONNECTIONS,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": GRACE_SECONDS,
-        "h11_max_incomplete_event_size": HEADER_BYTES,
+        "h11_max_incomplete_event_size": HEAD_BYTES,
     }
     return Uvicorn(uvicorn.Config(server, **options), server, started)
 

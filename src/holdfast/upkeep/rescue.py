@@ -26,7 +26,14 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
-from holdfast.core.reservations import REMOTE_PATH, REMOTE_WORKER, is_remote, reserved_until
+from holdfast.core.reservations import (
+    REMOTE_PATH,
+    REMOTE_WORKER,
+    is_remote,
+    may_ask_for_less,
+    promises_heartbeats,
+    reserved_until,
+)
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_TYPE, notify_others, presence_of, running_of
 from holdfast.jobs.lost_workers import Past, decide_loss, read_past
@@ -128,13 +135,15 @@ class Rescue:
 
     async def end_reservations(self, by: str, snapshot: Snapshot) -> list[Job]:
         """Rescue the jobs of workers over HTTP whose reservation is over, and fail those whose timeout has passed."""
-        self.has_remote_workers = bool(await self._engine.records(REMOTE_WORKER))
+        workers = await self._engine.records(REMOTE_WORKER)
+        self.has_remote_workers = bool(workers)
         if not self.has_remote_workers:
             return []
         held = [job for job in await self.held_jobs() if is_remote(job)]
         await self.fail_overrun(by, held)
         now = await self._engine.now()
-        late = [job for job in held if self._is_unreserved(job, (), now, snapshot)]
+        beating = {one.name.removeprefix(REMOTE_WORKER) for one in workers if promises_heartbeats(one.value)}
+        late = [job for job in held if may_ask_for_less(job, beating) or self._is_unreserved(job, (), now, snapshot)]
         rescued: list[Job] = []
         for page in pages_of(late):
             reports = by_job(page, await self._engine.steps_under_each([job.id for job in page], REMOTE_PATH))

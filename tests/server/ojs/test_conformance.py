@@ -18,6 +18,11 @@ CONTRADICTS_ITSELF = "L1-RTR-014"
 FOLDER = suites()
 CASES = list(cases(FOLDER)) if FOLDER is not None else []
 
+SHORT_MS = 1_000
+"""The cases that wait no longer than this run on Postgres and Redis, too; the others would take minutes."""
+
+SHORT_CASES = [(path, case) for path, case in CASES if waits_ms(case) <= SHORT_MS]
+
 if FOLDER is None:
     print("OJS_SUITES names no folder: the conformance cases of the Open Job Spec are not run")
 
@@ -29,11 +34,28 @@ def test_there_are_cases():
 
 @pytest.mark.parametrize(("path", "case"), CASES, ids=[path for path, _ in CASES])
 async def test_a_case_of_the_specification_passes(path: str, case: dict[str, Any], tmp_path: Path):
-    if case["test_id"] == CONTRADICTS_ITSELF:
-        pytest.skip("this case contradicts itself")
     if waits_ms(case) > LONG_MS and not os.environ.get("OJS_LONG"):
         pytest.skip(f"this case waits for {waits_ms(case) // 1_000} s; OJS_LONG=1 runs it")
-    app = App(f"sqlite:///{tmp_path / 'jobs.db'}", settings=Settings(upkeep_seconds=0.5))
+    await passes(case, f"sqlite:///{tmp_path / 'jobs.db'}")
+
+
+@pytest.fixture
+def server_store(request: pytest.FixtureRequest) -> Any:
+    """The URL of an empty store on a real server of the kind that the test names."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("server_store", ["postgres_store", "redis_store"], indirect=True)
+@pytest.mark.parametrize(("path", "case"), SHORT_CASES, ids=[path for path, _ in SHORT_CASES])
+async def test_a_short_case_passes_on_a_server(path: str, case: dict[str, Any], server_store: str):
+    await passes(case, server_store)
+
+
+async def passes(case: dict[str, Any], url: str) -> None:
+    """Run a case against a server of this store, with its upkeep."""
+    if case["test_id"] == CONTRADICTS_ITSELF:
+        pytest.skip("this case contradicts itself")
+    app = App(url, settings=Settings(upkeep_seconds=0.5))
     server = Server(app.open, app.close)
     transport = httpx.ASGITransport(app=server, raise_app_exceptions=True)
     try:

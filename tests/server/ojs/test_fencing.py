@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.reservations import HELD_PATH
 from tests.server.ojs.given import Client, a_client, fetched, submitted
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -56,19 +57,85 @@ async def test_the_current_lease_token_writes(place: int):
         assert (await client.send(method, path, {**body, "lease_token": new})).is_success
 
 
-async def test_a_heartbeat_with_an_old_lease_token_extends_nothing():
+def beats(job: str, token: str) -> list[dict[str, Any]]:
+    """The ways in which a heartbeat shows its lease."""
+    return [
+        {"active_jobs": [job], "lease_tokens": {job: token}},
+        {"active_jobs": [job], "lease_token": token},
+        {"active_job_ids": [job], "active_jobs": 1, "lease_token": token},
+        {"lease_tokens": {job: token}},
+    ]
+
+
+async def held_since(client: Client, job: str) -> int | None:
+    """When the worker of a job was last heard of by a heartbeat."""
+    held = [step for step in await client.engine.steps(job) if step.path == HELD_PATH]
+    return held[0].started_at if held else None
+
+
+@pytest.mark.parametrize("place", range(4))
+async def test_a_heartbeat_with_an_old_lease_token_is_refused_and_extends_nothing(place: int):
     async with a_client() as client:
         id, old, new = await handed_over(client)
 
-        stale = await client.post(
-            "/workers/heartbeat", {"worker_id": "w", "active_jobs": [id], "lease_tokens": {id: old}}
-        )
-        fresh = await client.post(
-            "/workers/heartbeat", {"worker_id": "w", "active_jobs": [id], "lease_tokens": {id: new}}
-        )
+        stale = await client.send("POST", "/workers/heartbeat", {"worker_id": "w", **beats(id, old)[place]})
+        heard = await held_since(client, id)
+        fresh = await client.post("/workers/heartbeat", {"worker_id": "w", **beats(id, new)[place]})
 
-        assert (stale["jobs_extended"], stale["lost_jobs"]) == ([], [id])
+        error = stale.json()["error"]
+        assert (stale.status_code, error["code"]) == (409, "x_lease_lost")
+        assert (error["details"]["jobs_extended"], error["details"]["lost_jobs"], heard) == ([], [id], None)
         assert (fresh["jobs_extended"], fresh["lost_jobs"]) == ([id], [])
+
+
+async def test_a_heartbeat_with_one_old_lease_token_still_extends_the_other_leases():
+    async with a_client() as client:
+        id, old, _ = await handed_over(client)
+        other = await submitted(client, queue="r")
+        tokens = {id: old, other: (await fetched(client, "r"))["lease_token"]}
+
+        answer = await client.send("POST", "/workers/heartbeat", {"worker_id": "w", "lease_tokens": tokens})
+
+        assert answer.status_code == 409
+        assert answer.json()["error"]["details"]["jobs_extended"] == [other]
+        assert await held_since(client, other) is not None
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("token", ["1-x", "", 7, "nonsense"])
+async def test_a_heartbeat_with_a_malformed_lease_token_extends_nothing(place: int, token: Any):
+    async with a_client() as client:
+        id, _, _ = await handed_over(client)
+
+        answer = await client.send("POST", "/workers/heartbeat", {"worker_id": "w", **beats(id, token)[place]})
+
+        assert answer.status_code == 400
+        assert await held_since(client, id) is None
+
+
+@pytest.mark.parametrize("named", [{"active_jobs": 1}, {"active_jobs": ["ID"]}])
+async def test_a_heartbeat_without_the_lease_tokens_that_a_server_requires_extends_nothing(named: dict[str, Any]):
+    async with a_client(requires_lease_token=True) as client:
+        id = await submitted(client, queue="q")
+        token = (await fetched(client, "q", worker="w"))["lease_token"]
+        body = {"active_jobs": [id]} if named["active_jobs"] == ["ID"] else named
+
+        answer = await client.send("POST", "/workers/heartbeat", {"worker_id": "w", **body})
+
+        assert answer.status_code == (200 if named == {"active_jobs": 1} else 400)
+        assert await held_since(client, id) is None
+        beat = {"worker_id": "w", "active_jobs": [id], "lease_tokens": {id: token}}
+        assert (await client.post("/workers/heartbeat", beat))["jobs_extended"] == [id]
+
+
+async def test_a_heartbeat_for_a_cancelled_job_says_so():
+    async with a_client() as client:
+        id, _, new = await handed_over(client)
+        await client.delete(f"/jobs/{id}")
+
+        answer = await client.post("/workers/heartbeat", {"worker_id": "w", "lease_tokens": {id: new}})
+
+        assert (answer["jobs_extended"], answer["cancelled_jobs"], answer["lost_jobs"]) == ([], [id], [])
 
 
 async def test_a_token_of_another_job_is_no_token():

@@ -94,10 +94,11 @@ async def test_no_request_is_answered_with_500(route: Route):
             body = likely_body(chance, id, token) if number % 2 else wild_value(chance)
             content = chance.choice(BROKEN) if chance.random() < 0.15 else json.dumps(body).encode()
 
-            answer = await ask(client, route.method, path, content if route.body_bytes else b"")
+            method = "HEAD" if route.is_stream else route.method  # a stream of a job that goes on would not end
+            answer = await ask(client, method, path, content if route.body_bytes else b"")
 
             assert answer.status_code < 500, f"{route.method} {path} {content[:300]!r}: {answer.text[:500]}"
-            if answer.status_code >= 400:
+            if answer.status_code >= 400 and method != "HEAD":
                 assert answer.json()["error"]["message"], path
             for job in (await client.post("/workers/fetch", {"queues": ["default"], "count": 100}))["jobs"]:
                 await client.send("POST", "/workers/ack", {"job_id": job["id"]})

@@ -138,3 +138,37 @@ async def test_a_job_beyond_its_timeout_fails_at_once():
 
         job = (await client.get(f"/jobs/{id}"))["job"]
         assert (job["state"], job["attempt"], job["error"]["type"]) == ("retryable", 1, "timeout")
+
+
+@pytest.mark.parametrize("beat", [{"heartbeat_interval_ms": 2_000}, {"heartbeat_interval": 2}])
+@pytest.mark.parametrize("then", ["nothing", "step", "checkpoint"])
+async def test_a_worker_that_promises_heartbeats_in_a_heartbeat_is_lost_after_three_intervals(beat: Any, then: str):
+    clock = Clock()
+    async with a_client(clock=clock) as client:
+        upkeep = Upkeep(client, clock)
+        await upkeep.look()
+        id = await submitted(client, queue="q")
+        await fetched(client, "q", worker="w")
+        await client.post("/workers/heartbeat", {"worker_id": "w", "active_jobs": [id], **beat})
+        if then == "step":
+            await client.post(f"/jobs/{id}/steps", {"name": "draw"})
+        elif then == "checkpoint":
+            await client.put(f"/jobs/{id}/checkpoint", {"state": 1})
+
+        assert await upkeep.advance(5_000) == []
+        assert [job.id for job in await upkeep.advance(2_000)] == [id]
+
+
+async def test_a_promise_ends_with_a_heartbeat_that_promises_nothing():
+    clock = Clock()
+    async with a_client(clock=clock) as client:
+        upkeep = Upkeep(client, clock)
+        await upkeep.look()
+        id = await submitted(client, queue="q")
+        await fetched(client, "q", worker="w")
+        beat = {"worker_id": "w", "active_jobs": [id]}
+        await client.post("/workers/heartbeat", {**beat, "heartbeat_interval_ms": 2_000})
+        await client.post("/workers/heartbeat", beat)
+
+        assert await upkeep.advance(RESERVATION_MS - 1_000) == []
+        assert [job.id for job in await upkeep.advance(2_000)] == [id]

@@ -1,19 +1,21 @@
 """What an administrator asks and does: queues, jobs, workers, totals. Must not know how a job runs."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import TERMINAL
-from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
-from holdfast.core.reservations import REMOTE_WORKER, stored_name
-from holdfast.engines.records import QUIET
+from holdfast.core.model import PAGE_LIMIT, Job, State, Where
 from holdfast.jobs.full_queues import set_bound
+from holdfast.jobs.remote_workers import BUILT_IN
 from holdfast.server.call import Call
+from holdfast.server.ojs.admin_paging import cut, is_falling, is_falling_by, page_in, pagination
+from holdfast.server.ojs.admin_workers import all_workers
 from holdfast.server.ojs.dead_letters import (
     WALK_MOST,
     act_on,
@@ -21,18 +23,25 @@ from holdfast.server.ojs.dead_letters import (
     count_dead,
     dead,
     dead_job,
-    matches,
+    filter_in,
 )
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.queue_settings import SETTINGS, QueueSettings, queue_settings, read_settings
 from holdfast.server.ojs.queues import all_states, created, known_queues, set_paused
 from holdfast.server.ojs.service import Ojs, ojs_of, read_object, reply
-from holdfast.server.ojs.vocabulary import read_time, states_named, written_time
-from holdfast.server.ojs.workers import RemoteWorker, order_worker, worker_in
+from holdfast.server.ojs.vocabulary import STATES, read_time, states_named, written_time
 
-PER_PAGE, MOST_PER_PAGE = 20, 100
-SILENT_MS = 90_000
-"""A worker that wasn't heard for this long, and promised no heartbeats, counts as stale."""
+SORTS: Mapping[str, Callable[[Job], Any]] = {
+    "created_at": lambda job: (job.created_at, job.id),
+    "priority": lambda job: (job.priority, job.id),
+    "queue": lambda job: (job.queue, job.id),
+    "state": lambda job: (STATES[job.state], job.id),
+    "type": lambda job: (job.type, job.id),
+    "attempt": lambda job: (job.attempt + job.recoveries, job.id),
+    "scheduled_at": lambda job: (job.run_at or 0, job.id),
+    "completed_at": lambda job: (job.finished_at or 0, job.id),
+}
+"""By what a list of jobs can be sorted."""
 
 RECENT_JOBS = 1_000
 """From how many of the last jobs the throughput is counted."""
@@ -40,29 +49,17 @@ RECENT_JOBS = 1_000
 _STARTED = time.monotonic()
 
 
-def _page(call: Call) -> tuple[int, int]:
-    per_page = call.number("per_page", PER_PAGE, most=MOST_PER_PAGE)
-    return call.number("page", 1, most=1_000_000), per_page
-
-
-def _cut(items: list[Any], page: int, per_page: int) -> list[Any]:
-    return items[(page - 1) * per_page : page * per_page]
-
-
-def _pagination(total: int, page: int, per_page: int) -> dict[str, int]:
-    return {"total": total, "page": page, "per_page": per_page}
-
-
 # Queues.
 
 
 async def list_queues(call: Call) -> Response:
-    """List the queues with their counts."""
+    """List the queues with their counts, by their names."""
     ojs = ojs_of(call)
-    page, per_page = _page(call)
+    page, per_page = page_in(call)
+    falls = is_falling_by(call, "name")
     counts, _ = await known_queues(ojs)
-    items = [await _queue(ojs, name) for name in _cut(list(counts), page, per_page)]
-    return reply({"items": items, "pagination": _pagination(len(counts), page, per_page)})
+    items = [await _queue(ojs, name) for name in cut(sorted(counts, reverse=falls), page, per_page)]
+    return reply({"items": items, "pagination": pagination(len(counts), page, per_page)})
 
 
 async def _queue(ojs: Ojs, name: str) -> dict[str, Any]:
@@ -116,7 +113,7 @@ async def configure_queue(call: Call) -> Response:
 async def purge_queue(call: Call) -> Response:
     """Cancel the waiting jobs of a queue, and discard those in review."""
     ojs, name, body = ojs_of(call), check_queue(call.path_params["name"]), await read_object(call)
-    check_confirmed(body)
+    check_confirmed(body, "states", "older_than")
     states = _states(body.get("states"))
     before = None if body.get("older_than") is None else read_time("older_than", body["older_than"], 0)
     jobs = [
@@ -138,6 +135,9 @@ def _states(given: Any) -> tuple[State, ...]:
 
 async def _end(ojs: Ojs, job: Job, by: str) -> None:
     """End a job that hasn't ended: what is in review is discarded, what waits is cancelled."""
+    if job.state in TERMINAL:
+        until = "it is kept for ever" if job.prune_at is None else f"it is removed after {written_time(job.prune_at)}"
+        raise NotAllowed(f"job {job.id} has ended, and an ended job isn't removed early: {until}")
     if job.state is State.REVIEW:
         await ojs.jobs.discard(job.id, by=by)
     else:
@@ -150,17 +150,24 @@ async def _end(ojs: Ojs, job: Job, by: str) -> None:
 async def list_jobs(call: Call) -> Response:
     """List jobs by queue, state, type and time."""
     ojs, query = ojs_of(call), call.query_params
-    page, per_page = _page(call)
+    page, per_page = page_in(call)
     filter = {name: query[name] for name in ("queue", "state", "type", "since", "until") if name in query}
-    is_new_first = query.get("order", "desc") != "asc"
-    jobs = await _matching(ojs, filter, newest_first=is_new_first)
+    jobs = _in_order(call, await _matching(ojs, filter))
     now = await ojs.engine.now()
-    items = await ojs.shown_all(_cut(jobs, page, per_page), now)
-    return reply({"items": items, "pagination": _pagination(len(jobs), page, per_page)})
+    items = await ojs.shown_all(cut(jobs, page, per_page), now)
+    return reply({"items": items, "pagination": pagination(len(jobs), page, per_page)})
 
 
-async def _matching(ojs: Ojs, filter: Mapping[str, Any], *, newest_first: bool = True) -> list[Job]:
-    """The jobs that a filter matches, up to WALK_MOST."""
+def _in_order(call: Call, jobs: list[Job]) -> list[Job]:
+    """The jobs in the order that is asked for; without a word, the newest come first."""
+    sort = call.query_params.get("sort", "created_at")
+    if sort not in SORTS:
+        raise bad("sort", f"give one of {', '.join(SORTS)}")
+    return sorted(jobs, key=SORTS[sort], reverse=is_falling(call, "desc"))
+
+
+async def _matching(ojs: Ojs, filter: Mapping[str, Any]) -> list[Job]:
+    """The jobs that a filter matches, up to WALK_MOST. Our own built-in jobs are left out."""
     for name, value in filter.items():
         if name not in ("queue", "state", "type", "since", "until"):
             raise bad(f"filter.{name[:80]}", "is no filter; there are queue, state, type, since and until")
@@ -170,12 +177,14 @@ async def _matching(ojs: Ojs, filter: Mapping[str, Any], *, newest_first: bool =
     since = read_time("since", filter["since"], 0) if "since" in filter else None
     until = read_time("until", filter["until"], 0) if "until" in filter else None
     queue = check_queue(filter["queue"]) if "queue" in filter else None
-    where = Where(states=states, queue=queue, type=filter.get("type"), newest_first=newest_first)
+    where = Where(states=states, queue=queue, type=filter.get("type"), newest_first=True)
     found = await _jobs(ojs, where)
     return [
         job
         for job in found
-        if (since is None or job.created_at >= since) and (until is None or job.created_at <= until)
+        if not job.type.startswith(BUILT_IN)
+        and (since is None or job.created_at >= since)
+        and (until is None or job.created_at <= until)
     ]
 
 
@@ -222,12 +231,16 @@ async def bulk_cancel(call: Call) -> Response:
 async def bulk_delete(call: Call) -> Response:
     """Discard the dead jobs and cancel the waiting ones that a filter matches."""
     ojs, filter = ojs_of(call), _filter(await read_object(call))
-    jobs = [job for job in await _matching(ojs, filter) if job.state not in TERMINAL and job.state is not State.ACTIVE]
+    jobs = [
+        job
+        for job in await _matching(ojs, filter)
+        if job.state is not State.ACTIVE and ("state" in filter or job.state not in TERMINAL)
+    ]
     return reply(await act_on(jobs, "delete", lambda job: _end(ojs, job, call.by)))
 
 
 def _filter(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    check_confirmed(body)
+    check_confirmed(body, "filter")
     filter = body.get("filter") or {}
     if not isinstance(filter, dict):
         raise bad("filter", "give a JSON object")
@@ -239,12 +252,11 @@ def _filter(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 async def list_dead(call: Call) -> Response:
     """List the dead letter queue, page by page."""
-    ojs, query = ojs_of(call), call.query_params
-    page, per_page = _page(call)
-    filter = {name: query[name] for name in ("queue", "type") if name in query}
-    jobs = [job for job in await dead(ojs) if matches(job, filter)]
-    items = await ojs.shown_all(_cut(jobs, page, per_page), await ojs.engine.now())
-    return reply({"items": items, "pagination": _pagination(len(jobs), page, per_page)})
+    ojs = ojs_of(call)
+    page, per_page = page_in(call)
+    jobs = _in_order(call, await dead(ojs, filter_in(call)))
+    items = await ojs.shown_all(cut(jobs, page, per_page), await ojs.engine.now())
+    return reply({"items": items, "pagination": pagination(len(jobs), page, per_page)})
 
 
 async def delete_dead(call: Call) -> Response:
@@ -253,92 +265,6 @@ async def delete_dead(call: Call) -> Response:
     job = await dead_job(ojs, call.path_params["id"])
     await ojs.jobs.discard(job.id, by=call.by, reason="deleted from the dead letter queue")
     return Response(status_code=204, headers={"OJS-Version": "1.0"})
-
-
-# Workers.
-
-
-async def list_workers(call: Call) -> Response:
-    """List the workers: those over HTTP, and our own."""
-    ojs = ojs_of(call)
-    page, per_page = _page(call)
-    workers = await _workers(ojs)
-    count = {state: sum(one["state"] == state for one in workers) for state in ("running", "quiet", "stale")}
-    return reply({
-        "items": _cut(workers, page, per_page),
-        "summary": {"total": len(workers), **count},
-        "pagination": _pagination(len(workers), page, per_page),
-    })  # fmt: skip
-
-
-async def _workers(ojs: Ojs) -> list[dict[str, Any]]:
-    now = await ojs.engine.now()
-    quiet = {record.name.removeprefix(QUIET) for record in await ojs.engine.records(QUIET)}
-    remote = [
-        _shown_remote(one, record.at, now, quiet)
-        for record in await ojs.engine.records(REMOTE_WORKER)
-        if (one := worker_in(record)) is not None
-    ]
-    return [*remote, *(_shown_own(one, now, quiet) for one in await ojs.jobs.workers())]
-
-
-def _shown_remote(one: RemoteWorker, heard_at: Time, now: Time, quiet: set[str]) -> dict[str, Any]:
-    is_stale = now - heard_at > (3 * one.beat_ms if one.beat_ms else SILENT_MS)
-    order = "quiet" if stored_name(one.id) in quiet and one.order == "running" else one.order
-    return {
-        "id": one.id or "anonymous",
-        "worker_id": one.id or "anonymous",
-        "state": "stale" if is_stale else order if order != "running" else one.state,
-        "hostname": one.hostname,
-        "pid": one.pid,
-        "queues": list(one.queues),
-        "concurrency": one.concurrency,
-        "active_jobs": one.active,
-        "started_at": written_time(one.since),
-        "last_heartbeat_at": written_time(heard_at),
-    }
-
-
-def _shown_own(one: Presence, now: Time, quiet: set[str]) -> dict[str, Any]:
-    is_stale = one.gone or now - one.beat_at > one.lease_ms
-    return {
-        "id": one.worker,
-        "worker_id": one.worker,
-        "state": "stale" if is_stale else "quiet" if one.worker in quiet else "running",
-        "hostname": one.host,
-        "pid": one.pid,
-        "queues": list(one.queues),
-        "concurrency": one.slots,
-        "active_jobs": len(one.running),
-        "started_at": written_time(one.started_at),
-        "last_heartbeat_at": written_time(one.beat_at),
-    }
-
-
-async def get_worker(call: Call) -> Response:
-    """Return a worker."""
-    ojs, id = ojs_of(call), call.path_params["id"]
-    for one in await _workers(ojs):
-        if one["id"] == id:
-            return reply(one)
-    await order_worker(ojs, id, "running")  # raises NotFound
-    return reply({"id": id})
-
-
-async def quiet_worker(call: Call) -> Response:
-    """Order a worker to fetch no more jobs."""
-    return await _order(call, "quiet")
-
-
-async def end_worker(call: Call) -> Response:
-    """Order a worker to finish and end."""
-    return await _order(call, "terminate")
-
-
-async def _order(call: Call, order: str) -> Response:
-    ojs, id = ojs_of(call), call.path_params["id"]
-    known = await order_worker(ojs, id, order)
-    return reply({"id": known.id, "worker_id": known.id, "state": known.order})
 
 
 # Totals.
@@ -355,7 +281,7 @@ async def stats(call: Call) -> Response:
     done, failed = await _throughput(ojs, None)
     return reply({
         "queues": len(counts),
-        "workers": len(await _workers(ojs)),
+        "workers": len(await all_workers(ojs)),
         "jobs": jobs,
         "throughput": {"processed_per_minute": done, "failed_per_minute": failed},
         "dead_letter": await count_dead(ojs),

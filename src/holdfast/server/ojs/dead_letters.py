@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
 from starlette.responses import Response
 
 from holdfast.core.canonical import canonical
 from holdfast.core.errors import NotAllowed, NotFound, Refused
-from holdfast.core.keys import check_queue
-from holdfast.core.model import PAGE_LIMIT, Job, State, Where
+from holdfast.core.keys import check_queue, check_type
+from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs.built_in import OWN_QUEUE
+from holdfast.jobs.remote_workers import BUILT_IN
 from holdfast.server.call import Call
-from holdfast.server.ojs.problems import bad
+from holdfast.server.ojs.problems import bad, unprocessable
 from holdfast.server.ojs.service import (
     MOST_IN_PAGE,
     PAGE,
@@ -22,18 +25,59 @@ from holdfast.server.ojs.service import (
     read_object,
     reply,
 )
+from holdfast.server.ojs.vocabulary import read_time
 
 WALK_MOST = 10_000
 """How many jobs one request walks over at most."""
 
 
-async def dead(ojs: Ojs, queue: str | None = None, type: str | None = None) -> list[Job]:
-    """Return the jobs in review, newest first, up to WALK_MOST."""
+class DeadFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs of the dead letter queue are meant: those that fit everything that is given."""
+
+    queue: str | None = None
+    type: str | None = None
+    since: Time | None = None
+    until: Time | None = None
+
+    def fits(self, job: Job) -> bool:
+        """Whether a job was submitted within the time that the filter names."""
+        return (self.since is None or job.created_at >= self.since) and (
+            self.until is None or job.created_at <= self.until
+        )
+
+
+def read_filter(given: Any) -> DeadFilter:
+    """Read a filter. What isn't known is refused: a mistyped filter must not act on everything."""
+    if given is None:
+        return DeadFilter()
+    if not isinstance(given, dict):
+        raise bad("filter", "give a JSON object")
+    for name, value in given.items():
+        if name not in DeadFilter.__struct_fields__:
+            raise bad(f"filter.{name[:80]}", "is no filter; there are queue, type, since and until")
+        if not isinstance(value, str) or not value:
+            raise bad(f"filter.{name}", "give text")
+    return DeadFilter(
+        queue=check_queue(given["queue"]) if "queue" in given else None,
+        type=check_type(given["type"]) if "type" in given else None,
+        since=read_time("filter.since", given["since"], 0) if "since" in given else None,
+        until=read_time("filter.until", given["until"], 0) if "until" in given else None,
+    )
+
+
+def filter_in(call: Call) -> DeadFilter:
+    """The filter in a request's query."""
+    query = call.query_params
+    return read_filter({name: query[name] for name in DeadFilter.__struct_fields__ if name in query})
+
+
+async def dead(ojs: Ojs, filter: DeadFilter) -> list[Job]:
+    """Return the jobs in review that a filter matches, newest first, up to WALK_MOST."""
     found: list[Job] = []
     after = ""
-    where = Where(states=(State.REVIEW,), queue=queue, type=type, newest_first=True)
+    where = Where(states=(State.REVIEW,), queue=filter.queue, type=filter.type, newest_first=True)
     while len(found) < WALK_MOST and (page := await ojs.engine.find(where, after)):
-        found += page
+        found += [job for job in page if filter.fits(job) and not job.type.startswith(BUILT_IN)]
         if len(page) < PAGE_LIMIT:
             break
         after = page[-1].id
@@ -44,14 +88,9 @@ async def list_dead(call: Call) -> Response:
     """List the dead letter queue."""
     ojs = ojs_of(call)
     limit, offset = call.number("limit", PAGE, most=MOST_IN_PAGE), offset_of(call)
-    jobs = await dead(ojs, _queue_in(call), call.query_params.get("type"))
+    jobs = await dead(ojs, filter_in(call))
     shown = await ojs.shown_all(jobs[offset : offset + limit], await ojs.engine.now())
     return reply({"jobs": shown, "pagination": page_of(shown, limit, offset, len(jobs))})
-
-
-def _queue_in(call: Call) -> str | None:
-    queue = call.query_params.get("queue")
-    return None if queue is None else check_queue(queue)
 
 
 async def dead_job(ojs: Ojs, id: str) -> Job:
@@ -75,6 +114,9 @@ async def retry_dead(call: Call) -> Response:
     override = body.get("override")
     if override is not None and not isinstance(override, dict):
         raise bad("override", "give a JSON object")
+    for name in override or {}:
+        if name != "args":
+            raise unprocessable(f"override.{name[:80]}", "can't be changed by a retry; only args can", "unsupported")
     args = None
     if override and override.get("args") is not None:
         if not isinstance(override["args"], list):
@@ -96,23 +138,20 @@ async def delete_dead(call: Call) -> Response:
 async def retry_many(call: Call) -> Response:
     """Run all dead jobs again that a filter matches."""
     ojs, body = ojs_of(call), await read_object(call)
-    check_confirmed(body)
-    filter = body.get("filter") or {}
-    if not isinstance(filter, dict):
-        raise bad("filter", "give a JSON object")
-    jobs = [job for job in await dead(ojs) if matches(job, filter)]
+    check_confirmed(body, "filter")
+    jobs = await dead(ojs, read_filter(body.get("filter")))
     return reply(await act_on(jobs, "retry", lambda job: ojs.jobs.replay(job.id, by=call.by)))
 
 
 async def purge(call: Call) -> Response:
-    """Discard all dead jobs that a filter matches."""
-    ojs, body = ojs_of(call), await read_object(call, empty=True)
-    filter = body.get("filter") or {}
-    if not isinstance(filter, dict):
-        raise bad("filter", "give a JSON object")
-    if call.query_params.get("confirm") != "true":
-        check_confirmed(body)
-    jobs = [job for job in await dead(ojs, _queue_in(call)) if matches(job, filter)]
+    """Discard all dead jobs that a filter matches, in the body or in the query."""
+    ojs, body, query = ojs_of(call), await read_object(call, empty=True), dict(call.query_params)
+    if query.pop("confirm", "") == "true":
+        body = {**body, "confirm": True}
+    check_confirmed(body, "filter")
+    if query and body.get("filter"):
+        raise bad("filter", "give the filter in the body or in the query, not in both")
+    jobs = await dead(ojs, read_filter(query or body.get("filter")))
     answer = await act_on(jobs, "delete", lambda job: ojs.jobs.discard(job.id, by=call.by))
     return reply({**answer, "deleted": answer["succeeded"], "purged_count": answer["succeeded"]})
 
@@ -123,9 +162,11 @@ async def dead_stats(call: Call) -> Response:
 
 
 async def count_dead(ojs: Ojs) -> dict[str, Any]:
-    """How many jobs are in review, by queue."""
+    """How many jobs are in review, by queue. Our own queue is left out."""
     counts = await ojs.engine.count()
-    by_queue = {queue: count for (queue, state), count in counts.items() if state is State.REVIEW}
+    by_queue = {
+        queue: count for (queue, state), count in counts.items() if state is State.REVIEW and queue != OWN_QUEUE
+    }
     return {"total": sum(by_queue.values()), "by_queue": by_queue}
 
 
@@ -134,15 +175,13 @@ async def count_dead(ojs: Ojs) -> dict[str, Any]:
 ACTS_AT_ONCE = 20
 
 
-def check_confirmed(body: Mapping[str, Any]) -> None:
-    """Refuse an act on many jobs that isn't confirmed."""
+def check_confirmed(body: Mapping[str, Any], *fields: str) -> None:
+    """Refuse an act on many jobs that isn't confirmed, or that has other fields than these: they may be mistyped."""
+    for name in body:
+        if name not in ("confirm", *fields):
+            raise bad(name[:80], f"is no field of this request; there are {', '.join((*fields, 'confirm'))}")
     if body.get("confirm") is not True:
         raise bad("confirm", "must be true, because this acts on many jobs")
-
-
-def matches(job: Job, filter: Mapping[str, Any]) -> bool:
-    """Whether a job has the queue and the type that a filter names."""
-    return filter.get("queue") in (None, job.queue) and filter.get("type") in (None, job.type)
 
 
 async def act_on(jobs: list[Job], action: str, act: Any) -> dict[str, Any]:

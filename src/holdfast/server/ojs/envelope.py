@@ -18,6 +18,7 @@ from holdfast.core.keys import check_queue, check_type
 from holdfast.core.limits import LABELS, META_CHARACTERS, PRIORITIES, TAG_CHARACTERS
 from holdfast.core.model import UNREADABLE, Job, Options, Time, Use
 from holdfast.jobs.requests import JobRequest, new_job
+from holdfast.server.ojs.agents import check_agent_fields
 from holdfast.server.ojs.policies import read_retry, read_unique
 from holdfast.server.ojs.problems import bad, unprocessable
 from holdfast.server.ojs.vocabulary import read_time, written_time
@@ -48,6 +49,8 @@ _PLAIN_META = 40
 KEEP_MS = 30 * 86_400_000
 """How long a job is kept after it ended: as long as one that Python code submits."""
 
+LONGEST_TTL_SECONDS = 10 * 365 * 86_400
+
 LONGEST_TIMEOUT_MS = 365 * 86_400_000
 
 
@@ -71,14 +74,12 @@ class Submit(Struct, frozen=True, kw_only=True):
     rate_limit: Mapping[str, Any] | None
     keeps_schedule: bool = False
 
-    def job(self, id: str, now: Time, limits: tuple[Use, ...] = ()) -> Job:
-        """Build the job."""
+    def job(self, id: str, now: Time, limits: tuple[Use, ...] = (), *, by: str = "") -> Job:
+        """Build the job, submitted by the token of this name."""
         request = self.request
         past = request.expires_at is not None and request.expires_at <= now
         job = new_job(replace(request, expires_at=None) if past else request, self.id or id, now)
-        if not limits and not past:
-            return job
-        options = replace(job.options, limits=limits) if limits else job.options
+        options = replace(job.options, limits=limits, submitted_by=by)
         return replace(job, options=options, expires_at=request.expires_at)
 
 
@@ -102,6 +103,7 @@ def read_submit(body: Any, now: Time) -> Submit:
         raise bad("args", "is missing; give an array, [] for none")
     if not isinstance(body["args"], list):
         raise bad("args", "give an array of arguments")
+    check_agent_fields(body)
     meta = _object(body, "meta")
     if meta.get("ojs_validate") is True and not body["args"]:
         raise unprocessable(
@@ -127,7 +129,7 @@ def read_submit(body: Any, now: Time) -> Submit:
         options=Options(
             retry=retry,
             timeout_ms=_timeout(options),
-            keep_ms=KEEP_MS,
+            keep_ms=_keep_ms(options),
             tags=_tags(options.get("tags")),
             meta=_plain(meta),
             envelope=kept.text(),
@@ -141,6 +143,22 @@ def read_submit(body: Any, now: Time) -> Submit:
         rate_limit=_optional_object(options, "rate_limit"),
         keeps_schedule=keeps_schedule,
     )
+
+
+def result_ttl_ms(options: Mapping[str, Any]) -> int | None:
+    """For how long a result can be read after the end of its job; None for as long as the job is kept."""
+    seconds = options.get("result_ttl")
+    if seconds is None or seconds == -1:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= LONGEST_TTL_SECONDS:
+        raise bad("result_ttl", "give a whole number of seconds, 0 to store no result, -1 to keep it for ever")
+    return seconds * 1_000
+
+
+def _keep_ms(options: Mapping[str, Any]) -> int | None:
+    """For how long a job is kept: at least as long as its result."""
+    ttl = result_ttl_ms(options)
+    return None if ttl is None and options.get("result_ttl") is not None else max(KEEP_MS, ttl or 0)
 
 
 def read_start(options: Mapping[str, Any], now: Time) -> Time | None:

@@ -1,113 +1,138 @@
-"""Events, made of the histories of jobs: nothing is stored for them. Must not change anything.
+"""The list of events, read from the whole store: nothing is stored for it but the end of a pause. Must not change it.
 
-So every server of a store tells the same events, also those of workers that don't work over HTTP. The list covers the
-jobs that were submitted last (JOBS_READ).
+So every server of a store tells the same events, also those of workers that don't work over HTTP.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from operator import itemgetter
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from holdfast.core.keys import check_queue
-from holdfast.core.model import SIGNAL, Entry, Event, Job, State, Where
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, State, Step, Time, Where
+from holdfast.core.schedules import SCHEDULE, schedule_in
 from holdfast.server.call import Call
-from holdfast.server.ojs.service import MOST_IN_PAGE, PAGE, Ojs, ojs_of, reply
+from holdfast.server.ojs.event_kinds import (
+    QueuePause,
+    events_of,
+    may_have_events_since,
+    pause_events,
+    schedule_events,
+    time_in,
+)
+from holdfast.server.ojs.queues import PAUSED
+from holdfast.server.ojs.service import MOST_IN_PAGE, PAGE, READS_AT_ONCE, Ojs, ojs_of, reply
 from holdfast.server.ojs.shapes import PAST_ENTRIES
-from holdfast.server.ojs.vocabulary import STATES, written_time
 
-JOBS_READ = 500
-"""How many jobs one list of events looks at."""
+JOBS_WALKED = 100_000
+"""How many jobs one list of events looks at. The history is read only of those that may have events in it."""
 
-SOURCE = "ojs://holdfast"
+JOBS_LAST = 500
+"""How many jobs are looked at for the last events: those that were submitted last."""
 
-TYPES: dict[str, tuple[str, ...]] = {
-    Event.PROMOTE: ("job.enqueued",),
-    Event.ACTIVATE: ("job.enqueued",),
-    Event.RELEASE: ("job.enqueued",),
-    Event.REPLAY: ("job.enqueued",),
-    Event.LAPSE: ("job.enqueued",),
-    Event.CLAIM: ("job.started",),
-    Event.COMPLETE: ("job.completed",),
-    Event.RESOLVE: ("job.completed",),
-    Event.FAIL: ("job.failed", "job.retrying"),
-    Event.OVERRUN: ("job.failed", "job.retrying"),
-    Event.EXHAUST: ("job.failed", "job.discarded"),
-    Event.ABANDON: ("job.failed", "job.discarded"),
-    Event.DISCARD: ("job.discarded",),
-    Event.CANCEL: ("job.cancelled",),
-    Event.EXPIRE: ("job.expired", "job.discarded"),
-    Event.REST: ("job.scheduled",),
-}
+SETTLED_MS = 200
+"""How old an event is before a page that follows another one has it: a later commit may still bring an earlier one."""
+
+QUEUES_MOST = 20
+
+JobPast = tuple[Job, Sequence[Entry], Mapping[str, Step]]
+"""A job with its last entries and the reports of its workers."""
+
 _ENDS = {"job.completed": State.COMPLETED, "job.cancelled": State.CANCELLED}
 """Events that only jobs in one state have."""
+
+_ID = itemgetter("id")
 
 
 async def list_events(call: Call) -> Response:
     """List events, oldest first: the last ones, or those after a given event."""
     ojs, query = ojs_of(call), call.query_params
     limit = call.number("limit", PAGE, most=MOST_IN_PAGE)
-    types = _words(query.get("types", ""))
-    queues = [check_queue(queue) for queue in _words(query.get("queues", ""))][:20]
+    types = words_in(call, "types")
+    queues = [check_queue(queue) for queue in words_in(call, "queues")][:QUEUES_MOST]
     after = query.get("after", "")
-    jobs = await _jobs(ojs, types, queues)
-    events = sorted(
-        (event for job, entries in jobs for event in events_of(job, entries)), key=lambda event: str(event["id"])
-    )
-    events = [event for event in events if not types or event["type"] in types]
-    shown = [event for event in events if event["id"] > after][:limit] if after else events[-limit:]
+    before = await ojs.engine.now() - SETTLED_MS if after else None
+    shown: list[dict[str, Any]] = []
+    async for found in _found(ojs, types, queues, time_in(after), JOBS_WALKED if after else JOBS_LAST):
+        fit = [
+            event
+            for event in found
+            if event["id"] > after
+            and (not types or event["type"] in types)
+            and (before is None or time_in(event["id"]) <= before)
+        ]
+        shown = nsmallest(limit, [*shown, *fit], _ID) if after else nlargest(limit, [*shown, *fit], _ID)[::-1]
     return reply({"events": shown, "next_cursor": shown[-1]["id"] if shown else after or None})
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
+def words_in(call: Call, name: str) -> list[str]:
+    """The words of a list in the query, between commas."""
+    return [word for word in call.query_params.get(name, "").split(",") if word]
 
 
-async def _jobs(ojs: Ojs, types: Sequence[str], queues: Sequence[str]) -> Iterable[tuple[Job, Sequence[Entry]]]:
+async def _found(
+    ojs: Ojs, types: Sequence[str], queues: Sequence[str], since: Time, most: int
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """The events since a time, page by page in no order."""
+    yield await _of_queues_and_schedules(ojs, queues)
     states = tuple({_ENDS[type] for type in types}) if types and all(type in _ENDS for type in types) else ()
-    found: list[Job] = []
-    wheres = [Where(states=states, queue=queue, newest_first=True) for queue in queues]
-    for where in wheres or [Where(states=states, newest_first=True)]:
-        found += await ojs.engine.find(where, limit=JOBS_READ)
-    return [(job, await ojs.engine.history(job.id, max(0, job.version - PAST_ENTRIES))) for job in found[:JOBS_READ]]
+    async for pasts in pasts_since(ojs, states, queues, since, most):
+        yield [event for past in pasts for event in events_of(*past)]
 
 
-def events_of(job: Job, entries: Sequence[Entry]) -> Iterable[dict[str, Any]]:
-    """The events of one job, in their order."""
-    started = None
-    attempt = 0
-    for entry in entries:
-        if entry.event == Event.CLAIM:
-            started, attempt = entry.at, attempt + 1
-        for number, type in enumerate(_types(entry)):
-            data: dict[str, Any] = {
-                "job_id": job.id,
-                "job_type": job.type,
-                "queue": job.queue,
-                "attempt": attempt,
-                "from": None if entry.before is None else STATES[entry.before],
-                "to": STATES[entry.after],
-            }
-            if entry.before is State.ACTIVE and started is not None:
-                data["duration_ms"] = max(0, entry.at - started)
-            if "error" in entry.note:
-                data["error"] = str(entry.note["error"])
-            if entry.event == Event.FAIL and "delay_ms" in entry.note:
-                data["retry_delay_ms"] = entry.note["delay_ms"]
-            yield {
-                "specversion": "1.0",
-                "id": f"evt_{entry.at:013d}_{job.id}_{entry.version:06d}_{number}",
-                "type": type,
-                "source": SOURCE,
-                "time": written_time(entry.at),
-                "subject": job.id,
-                "data": data,
-            }
+async def pasts_since(
+    ojs: Ojs, states: tuple[State, ...], queues: Sequence[str], since: Time, most: int
+) -> AsyncIterator[list[JobPast]]:
+    """The jobs to which something may have happened since a time, with their pasts, page by page."""
+    chosen: Sequence[str | None] = queues or [None]
+    for queue in chosen:
+        after, left = "", most
+        while left > 0:
+            where = Where(states=states, queue=queue, newest_first=True)
+            page = await ojs.engine.find(where, after, limit=min(left, PAGE_LIMIT))
+            yield await _pasts(ojs, [job for job in page if may_have_events_since(job, since)])
+            if len(page) < min(left, PAGE_LIMIT):
+                break
+            after, left = page[-1].id, left - len(page)
 
 
-def _types(entry: Entry) -> tuple[str, ...]:
-    if entry.event == Event.SUBMIT:
-        return ("job.scheduled",) if entry.after is State.SCHEDULED else ("job.enqueued",)
-    if entry.event == SIGNAL:
-        return ("job.checkpointed",) if "checkpoint saved" in str(entry.note.get("report", "")) else ()
-    return TYPES.get(entry.event, ())
+async def _pasts(ojs: Ojs, jobs: Sequence[Job]) -> list[JobPast]:
+    gate = asyncio.Semaphore(READS_AT_ONCE)
+    reports = await ojs.remote.reports([job.id for job in jobs if job.epoch])
+
+    async def one(job: Job) -> JobPast:
+        async with gate:
+            entries = await ojs.engine.history(job.id, max(0, job.version - PAST_ENTRIES))
+        return job, entries, reports.get(job.id, {})
+
+    return list(await asyncio.gather(*map(one, jobs)))
+
+
+async def _of_queues_and_schedules(ojs: Ojs, queues: Sequence[str]) -> list[dict[str, Any]]:
+    events = [
+        event
+        for queue, pause in (await _pauses(ojs)).items()
+        if not queues or queue in queues
+        for event in pause_events(queue, pause)
+    ]
+    if not queues:
+        for record in await ojs.engine.records(SCHEDULE):
+            if (one := schedule_in(record)) is not None:
+                events += schedule_events(record.name.removeprefix(SCHEDULE), one)
+    return events
+
+
+async def _pauses(ojs: Ojs) -> Mapping[str, QueuePause]:
+    """The last pause of each queue, as far as it lasts or was ended over the Open Job Spec."""
+    found: dict[str, QueuePause] = {}
+    for record in await ojs.engine.records(PAUSED):
+        try:
+            found[record.name.removeprefix(PAUSED)] = msgspec.json.decode(record.value, type=QueuePause)
+        except msgspec.MsgspecError:
+            continue
+    now = {queue: QueuePause(paused_at=one.at, by=one.by) for queue, one in (await ojs.jobs.pauses()).items()}
+    return found | now

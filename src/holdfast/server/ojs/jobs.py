@@ -11,9 +11,10 @@ from holdfast.core.model import Event, Inserted, Job, Time, Use
 from holdfast.core.queue_bounds import depth_of
 from holdfast.core.unique import REPLACE, RETURN
 from holdfast.jobs.limits import declare_limits
+from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import Submit, read_submit
-from holdfast.server.ojs.policies import RateLimit, read_rate_limit
+from holdfast.server.ojs.policies import RateLimit, read_rate_limits
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.service import Ojs, allowed_or, ojs_of, read_object, reply, text_of
 from holdfast.server.ojs.shapes import NOTHING, previous_state, shown_job
@@ -31,8 +32,8 @@ async def submit(call: Call) -> Response:
     now = await ojs.engine.now()
     order = read_submit(body, now)
     headers = await _headers(ojs, [order])
-    job = order.job(ojs.new_id(now), now, await limit_uses(ojs, order))
-    answer = await _insert(ojs, order, job)
+    job = order.job(ojs.new_id(now), now, await limit_uses(ojs, order), by=call.by)
+    job, answer = await _insert(ojs, order, job)
     if answer.id == job.id:
         shown = shown_job(job, NOTHING, now)
         return reply({"job": shown, "id": job.id}, 201, {"Location": f"{call.root}/ojs/v1/jobs/{job.id}", **headers})
@@ -40,21 +41,22 @@ async def submit(call: Call) -> Response:
     return reply({"job": await ojs.shown(existing, now), "id": existing.id}, 200, headers)
 
 
-async def _insert(ojs: Ojs, order: Submit, job: Job) -> Inserted:
+async def _insert(ojs: Ojs, order: Submit, job: Job) -> tuple[Job, Inserted]:
+    """Insert a job; return it as it was inserted, and the answer."""
     unique = job.options.unique
     if order.keeps_schedule and unique is not None:
         # Ask who is there before replacing it: the new job keeps the time of the old one.
         options = replace(job.options, unique=replace(unique, then=RETURN))
         (found,) = await ojs.with_bounds().insert([replace(job, options=options)])
         if found.new or found.id == job.id:
-            return found
+            return job, found
         old = await ojs.jobs.get(found.id)
         job = replace(job, state=old.state, run_at=old.run_at, waits=old.waits) if old.epoch == 0 else job
         job = replace(job, options=replace(job.options, unique=replace(unique, then=REPLACE)))
     (answer,) = await ojs.with_bounds().insert([job])
     if not answer.new and answer.id == job.id:
         raise Duplicate(f"job {job.id} already exists, so nothing was submitted; use another id", job.id)
-    return answer
+    return job, answer
 
 
 async def submit_batch(call: Call) -> Response:
@@ -69,7 +71,7 @@ async def submit_batch(call: Call) -> Response:
     now = await ojs.engine.now()
     orders = [_item(one, place, now) for place, one in enumerate(given)]
     headers = await _headers(ojs, orders)
-    jobs = [order.job(ojs.new_id(now), now, await limit_uses(ojs, order)) for order in orders]
+    jobs = [order.job(ojs.new_id(now), now, await limit_uses(ojs, order), by=call.by) for order in orders]
     if len({job.id for job in jobs}) < len(jobs):
         raise Problem(409, "duplicate", "two jobs of the batch have the same id; nothing was submitted")
     known = [one.id for one in await ojs.engine.get([order.id for order in orders if order.id]) if one is not None]
@@ -95,29 +97,27 @@ def _item(one: Any, place: int, now: Time) -> Submit:
 
 
 async def limit_uses(ojs: Ojs, order: Submit) -> tuple[Use, ...]:
-    """Declare the rate limit that a job asks for, and return its use."""
-    limit = _limit(order)
-    if limit is None:
-        return ()
-    if ojs.limits.get(limit.name) != limit:
-        if len(ojs.limits) >= 10_000:
-            ojs.limits.clear()
-        declared = declare(limit.name, limit.at_once, limit.rate, limit.burst, "", None)
-        await declare_limits(ojs.engine, [declared], by="http")
-        ojs.limits[limit.name] = limit
-    return (Use(limit.name),)
+    """Declare the rate limits that a job asks for, and return their uses."""
+    limits = _limits(order)
+    for limit in limits:
+        if ojs.limits.get(limit.name) != limit:
+            if len(ojs.limits) >= 10_000:
+                ojs.limits.clear()
+            declared = declare(limit.name, limit.at_once, limit.rate, limit.burst, "", None)
+            await declare_limits(ojs.engine, [declared], by="http")
+            ojs.limits[limit.name] = limit
+    return tuple(Use(limit.name) for limit in limits)
 
 
-def _limit(order: Submit) -> RateLimit | None:
-    return None if order.rate_limit is None else read_rate_limit(order.rate_limit, order.request.queue)
+def _limits(order: Submit) -> tuple[RateLimit, ...]:
+    return () if order.rate_limit is None else read_rate_limits(order.rate_limit, order.request.queue)
 
 
 async def _headers(ojs: Ojs, orders: list[Submit]) -> dict[str, str]:
     """What a submitter should know about limits: how many may start, and how full its queue is."""
     headers: dict[str, str] = {}
-    limit = _limit(orders[-1])
-    if limit is not None:
-        headers["X-RateLimit-Limit"] = str(limit.per_period or limit.at_once)
+    if limits := _limits(orders[-1]):
+        headers["X-RateLimit-Limit"] = str(limits[0].per_period or limits[0].at_once)
     await ojs.read_bounds()
     queue = orders[-1].request.queue
     bound = ojs.bounds.get(queue)
@@ -146,7 +146,7 @@ async def cancel_job(call: Call) -> Response:
     job, now = await ojs.job(call.path_params["id"])
     if is_final(job):
         raise NotAllowed(f"job {job.id} is {shown_state(job, now)}, so it can't be cancelled")
-    job = await ojs.jobs.cancel(job.id, by=call.by, reason=text_of(body, "reason", ""))
+    job = await ojs.jobs.cancel(job.id, by=call.by, reason=redact(text_of(body, "reason", "")))
     return reply({"job": await _changed(ojs, job, now)})
 
 

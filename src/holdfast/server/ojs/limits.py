@@ -8,7 +8,8 @@ from holdfast.core.declared_limits import declare
 from holdfast.core.errors import NotFound
 from holdfast.jobs.limits import LimitView, declare_limits, get_limit, list_limits, set_limit
 from holdfast.server.call import Call
-from holdfast.server.ojs.policies import limit_name, read_rate_limit
+from holdfast.server.ojs.policies import limit_name, read_rate_limits
+from holdfast.server.ojs.problems import unprocessable
 from holdfast.server.ojs.service import MOST_IN_PAGE, PAGE, offset_of, ojs_of, page_of, read_object, reply
 
 
@@ -29,7 +30,9 @@ async def get_rate(call: Call) -> Response:
 async def put_rate(call: Call) -> Response:
     """Set a rate limit, whatever jobs or code say."""
     ojs, key, body = ojs_of(call), call.path_params["key"], await read_object(call)
-    given = read_rate_limit({**body, "key": key}, "")
+    given, *others = read_rate_limits({**body, "key": key}, "")
+    if others:
+        raise unprocessable("rate_limit", "a key has one rate; give rate or throttle, not both", "unsupported")
     try:
         await get_limit(ojs.engine, given.name)
     except NotFound:

@@ -34,7 +34,12 @@ CAPABILITIES = {
     "workflows": True,
     "pause_resume": True,
 }
-OFFICIAL = ("admin-api", "backpressure", "dead-letter", "durable-execution", "progress", "rate-limiting")
+OFFICIAL = (
+    *("admin-api", "ai-agents", "backpressure", "dead-letter", "durable-execution", "encryption", "graceful-shutdown"),
+    *("job-versioning", "middleware", "observability", "progress", "rate-limiting", "realtime"),
+)
+"""The extensions whose requests are understood here. Of some, such as encryption, a server only keeps the fields."""
+
 EXPERIMENTAL = ("x_lease_tokens", "x_steps")
 
 

@@ -1,7 +1,7 @@
 """Retry, uniqueness and rate limits as the Open Job Spec writes them, turned into ours. Must not touch a store."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from unicodedata import normalize
@@ -75,7 +75,7 @@ def written_retry(retry: Retry) -> dict[str, Any]:
         "max_interval": written_duration(retry.cap_ms),
         "jitter": retry.jitter,
         "non_retryable_errors": list(retry.never),
-        "on_exhaustion": "dead_letter",
+        "on_exhaustion": "discard",
     }
 
 
@@ -145,17 +145,29 @@ def _fingerprint(given: Mapping[str, Any], keys: list[str], request: JobRequest,
         names = _names(given, "meta_keys")
         if not names:
             raise bad("unique.meta_keys", "is missing; name the entries of meta that count")
-        parts["meta"] = {name: meta.get(name) for name in names}
+        parts["meta"] = {name: _whole_numbers(meta.get(name)) for name in names}
     return sha256(normalize("NFC", canonical(parts)).encode()).hexdigest()
 
 
 def _chosen_args(names: Any, args: str) -> Any:
     if names is None:
-        return args
+        return canonical(_whole_numbers(parse(args)))
     chosen = _names({"args_keys": names}, "args_keys")
     values = parse(args)
     first = values[0] if values and isinstance(values[0], dict) else {}
-    return {name: first.get(name) for name in chosen}
+    return {name: _whole_numbers(first.get(name)) for name in chosen}
+
+
+def _whole_numbers(value: Any) -> Any:
+    """A value in which 1.0 is written as 1, as canonical JSON (RFC 8785) has it."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 1 << 53:
+            return int(value)
+        case list():
+            return [_whole_numbers(one) for one in value]
+        case dict():
+            return {name: _whole_numbers(one) for name, one in value.items()}
+    return value
 
 
 def _names(given: Mapping[str, Any], field: str) -> list[str]:
@@ -183,8 +195,11 @@ class RateLimit(Struct, frozen=True):
     per_period: int | None = None
 
 
-def read_rate_limit(given: Mapping[str, Any], queue: str) -> RateLimit:
-    """Read the rate limit of a job. Without a key, it holds for the queue."""
+def read_rate_limits(given: Mapping[str, Any], queue: str) -> tuple[RateLimit, ...]:
+    """Read the rate limits of a job, all of which must have room. Without a key, they hold for the queue.
+
+    The first has the name that the key gives; each further rate is a limit of its own.
+    """
     key = given.get("key", f"queue.{queue}")
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise bad("rate_limit.key", "give letters, digits and . _ : -, beginning with a letter or digit")
@@ -196,16 +211,20 @@ def read_rate_limit(given: Mapping[str, Any], queue: str) -> RateLimit:
     at_once = given.get("concurrency", given.get("max_concurrent"))
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
         raise bad("rate_limit.concurrency", "give a whole number from 1")
-    number, period = _rate_of(given)
-    rate, burst = (None, None) if number is None else _written_rate(number, period)
-    if at_once is None and rate is None:
+    rates: Sequence[tuple[str, int | None, int]] = _rates_of(given) or [("", None, 0)]
+    if at_once is None and rates[0][1] is None:
         raise bad("rate_limit", "give concurrency, rate, or both")
-    name = limit_name(key)
-    try:
-        settings_from(name, at_once, rate, burst)
-    except Invalid as error:
-        raise bad("rate_limit", str(error)) from None
-    return RateLimit(name, at_once, rate, burst, number)
+    found: list[RateLimit] = []
+    for field, number, period in rates:
+        name = limit_name(f"{key}:{field}" if found else key)
+        rate, burst = (None, None) if number is None else _written_rate(field, number, period)
+        limit = RateLimit(name, None if found else at_once, rate, burst, number)
+        try:
+            settings_from(name, limit.at_once, rate, burst)
+        except Invalid as error:
+            raise bad("rate_limit", str(error)) from None
+        found.append(limit)
+    return tuple(found)
 
 
 def limit_name(key: str) -> str:
@@ -213,17 +232,19 @@ def limit_name(key: str) -> str:
     return key if _LIMIT_NAME.fullmatch(key) else f"ojs.{digest(key)}"
 
 
-def _rate_of(given: Mapping[str, Any]) -> tuple[int | None, int]:
-    """How many jobs may start in how many milliseconds."""
+def _rates_of(given: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """How many jobs may start in how many milliseconds: every field that says so."""
+    found: list[tuple[str, int, int]] = []
+    for name in ("rate", "throttle"):
+        rate = given.get(name)
+        if isinstance(rate, dict):
+            found.append((name, _count(f"{name}.limit", rate.get("limit")), _period(rate.get("period"))))
+        elif rate is not None:
+            found.append((name, _count(name, rate), _period(given.get("period", "second"))))
     for name, unit in (("max_per_second", "second"), ("max_per_minute", "minute"), ("max_per_hour", "hour")):
         if given.get(name) is not None:
-            return _count(name, given[name]), _PERIODS[unit]
-    rate = given.get("rate") if given.get("rate") is not None else given.get("throttle")
-    if rate is None:
-        return None, 0
-    if isinstance(rate, dict):
-        return _count("limit", rate.get("limit")), _period(rate.get("period"))
-    return _count("rate", rate), _period(given.get("period", "second"))
+            found.append((name, _count(name, given[name]), _PERIODS[unit]))
+    return found
 
 
 def _count(name: str, value: Any) -> int:
@@ -241,8 +262,19 @@ def _period(value: Any) -> int:
     return milliseconds
 
 
-def _written_rate(number: int, period: int) -> tuple[str, int]:
-    """A rate as our limits write it, and its burst: a period that is no whole unit counts in the next longer one."""
+def _written_rate(field: str, number: int, period: int) -> tuple[str, int]:
+    """A rate as our limits write it, and its burst, so that no period of this length sees more starts than that.
+
+    A period that is no whole unit counts in the next longer one. After a burst of half the jobs, the other half come in
+    evenly; what is throttled comes in evenly from the start.
+    """
     length, unit = next((one for one in _UNITS if one[0] >= period), _UNITS[-1])
-    held = max(1, number * length // period)
-    return f"{held}/{unit}", min(number, held)
+    burst = 1 if field == "throttle" else (number + 1) // 2
+    refill = (number - burst + 1) * length // period
+    if refill < 1 and burst > 1:
+        burst, refill = 1, number * length // period
+    if refill < 1:
+        raise unprocessable(
+            f"rate_limit.{field}", "fewer starts than one a day aren't supported; give a shorter period", "unsupported"
+        )
+    return f"{burst - 1 + refill}/{unit}", burst

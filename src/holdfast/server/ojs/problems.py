@@ -35,6 +35,7 @@ _CODES = {
 _SAME = {
     *("invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "conflict", "queue_paused"),
     *("rate_limited", "unsupported", "backend_error", "RESULT_TOO_LARGE"),
+    *("AGENT_INVALID_PARAMETER", "AGENT_MAX_DELEGATION_DEPTH"),
 }
 _HINTS = {
     400: "correct the request; the message names the field",

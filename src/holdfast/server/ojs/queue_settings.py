@@ -58,8 +58,11 @@ def read_settings(body: Mapping[str, Any]) -> QueueSettings:
     depth = given.get("max_depth")
     if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 1_000_000_000:
         raise bad("backpressure.max_depth", "give a whole number from 1")
-    if given.get("max_size_bytes") is not None:
-        raise unprocessable("backpressure.max_size_bytes", "isn't supported; give max_depth", "unsupported")
+    for name in given:
+        if name in ("max_size_bytes", "block_timeout", "block_timeout_ms"):
+            raise unprocessable(f"backpressure.{name}", "isn't supported; give max_depth", "unsupported")
+        if name not in QueueSettings.__struct_fields__:
+            raise bad(f"backpressure.{name[:80]}", f"give {', '.join(QueueSettings.__struct_fields__)}")
     strategy = given.get("strategy", "reject")
     if strategy == "block":
         raise unprocessable("backpressure.strategy", "block isn't supported; give reject or drop_oldest", "unsupported")

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from holdfast.core.keys import check_queue
@@ -11,8 +12,12 @@ from holdfast.core.model import Where
 from holdfast.jobs.built_in import OWN_QUEUE
 from holdfast.jobs.pauses import Pause
 from holdfast.server.call import Call
+from holdfast.server.ojs.event_kinds import QueuePause
 from holdfast.server.ojs.service import MOST_IN_PAGE, PAGE, Ojs, offset_of, ojs_of, page_of, reply
 from holdfast.server.ojs.vocabulary import STATES, written_time
+
+PAUSED = "ojs/paused/"
+"""A record `ojs/paused/NAME` has the last pause of a queue that was ended here; for the list of events."""
 
 WAITING = ("available", "scheduled", "retryable")
 _STATES = tuple(dict.fromkeys(STATES.values()))
@@ -94,7 +99,11 @@ async def set_paused(call: Call, paused: bool) -> dict[str, Any]:
     if paused:
         await ojs.jobs.pause(name, by=call.by)
     else:
+        before = (await ojs.jobs.pauses()).get(name)
         await ojs.jobs.resume(name)
+        if before is not None:
+            pause = QueuePause(paused_at=before.at, resumed_at=await ojs.engine.now(), by=call.by)
+            await ojs.engine.put_record(PAUSED + name, msgspec.json.encode(pause).decode())
     status = "paused" if paused else "active"
     at = written_time(await ojs.engine.now())
     when = "paused_at" if paused else "resumed_at"

@@ -2,11 +2,13 @@
 
 from holdfast.server.ojs import (
     admin,
+    admin_workers,
     cron,
     dead_letters,
     events,
     jobs,
     limits,
+    live,
     manifest,
     queues,
     reports,
@@ -16,10 +18,10 @@ from holdfast.server.ojs import (
     workflows,
 )
 from holdfast.server.ojs.problems import show_problem
-from holdfast.server.routes import BODY_BYTES, OPEN, Family, Handler, Route
+from holdfast.server.routes import ANY, BODY_BYTES, OPEN, Family, Handler, Route
 
 BATCH_BYTES = 16 << 20
-"""The largest body with many jobs."""
+"""The largest body with many jobs, or with a result: one that is too large is told so by name."""
 
 V1 = "/ojs/v1"
 
@@ -51,15 +53,18 @@ _JOBS = (
     _get("/jobs/{id}/history", jobs.get_history),
     _get("/jobs/{id}/result", reports.get_result),
     _get("/jobs/{id}/progress", reports.get_progress),
-    _get("/jobs/{id}/checkpoint", reports.get_checkpoint),
-    _get("/jobs/{id}/steps", reports.list_steps),
+    _get("/jobs/{id}/events", live.job_events, waits=True),
+    _get("/jobs/{id}/progress/stream", live.progress_stream, waits=True),
+    _get("/jobs/{id}/result/stream", live.result_stream, waits=True),
+    _get("/jobs/{id}/checkpoint", reports.get_checkpoint, ANY),
+    _get("/jobs/{id}/steps", reports.list_steps, ANY),
 )
 
 _WORK = (
     _post("/workers/fetch", workers.fetch, "work"),
     _post("/jobs/fetch", workers.fetch, "work"),
-    _post("/workers/ack", workers.ack, "work"),
-    _post("/jobs/{id}/ack", workers.ack, "work"),
+    _post("/workers/ack", workers.ack, "work", BATCH_BYTES),
+    _post("/jobs/{id}/ack", workers.ack, "work", BATCH_BYTES),
     _post("/workers/nack", workers.nack, "work"),
     _post("/jobs/{id}/nack", workers.nack, "work"),
     _post("/workers/heartbeat", workers.heartbeat, "work"),
@@ -70,6 +75,10 @@ _WORK = (
     _put("/jobs/{id}/checkpoint", reports.save_checkpoint, "work"),
     _post("/jobs/{id}/checkpoint", reports.save_checkpoint, "work"),
     _delete("/jobs/{id}/checkpoint", reports.delete_checkpoint, "work"),
+    _post("/checkpoints/{id}", reports.save_checkpoint, "work"),
+    _get("/checkpoints/{id}", reports.get_checkpoint, ANY),
+    _get("/checkpoints/{id}/resume", reports.get_checkpoint, ANY),
+    _delete("/checkpoints/{id}", reports.delete_checkpoint, "work"),
     _post("/jobs/{id}/steps", reports.record_step, "work"),
     _get("/workers/{id}/health", workers.worker_health),
 )
@@ -78,6 +87,7 @@ _QUEUES = (
     _get("/queues", queues.list_queues),
     _get("/queues/{name}", queues.queue_stats),
     _get("/queues/{name}/stats", queues.queue_stats),
+    _get("/queues/{name}/events", live.queue_events, waits=True),
     _post("/queues/{name}/pause", queues.pause_queue, "act"),
     _post("/queues/{name}/resume", queues.resume_queue, "act"),
     _get("/dead-letter", dead_letters.list_dead),
@@ -100,6 +110,7 @@ _QUEUES = (
     _get("/rate-limits/{key}", limits.get_rate),
     _put("/rate-limits/{key}", limits.put_rate, "admin"),
     _get("/events", events.list_events),
+    _get("/events/stream", live.channel_events, waits=True),
 )
 
 _ADMIN = (
@@ -116,10 +127,10 @@ _ADMIN = (
     _post("/admin/jobs/bulk/retry", admin.bulk_retry, "admin"),
     _post("/admin/jobs/bulk/cancel", admin.bulk_cancel, "admin"),
     _post("/admin/jobs/bulk/delete", admin.bulk_delete, "admin"),
-    _get("/admin/workers", admin.list_workers),
-    _get("/admin/workers/{id}", admin.get_worker),
-    _post("/admin/workers/{id}/quiet", admin.quiet_worker, "admin"),
-    _delete("/admin/workers/{id}", admin.end_worker, "admin"),
+    _get("/admin/workers", admin_workers.list_workers),
+    _get("/admin/workers/{id}", admin_workers.get_worker),
+    _post("/admin/workers/{id}/quiet", admin_workers.quiet_worker, "admin"),
+    _delete("/admin/workers/{id}", admin_workers.end_worker, "admin"),
     _get("/admin/stats", admin.stats),
     _get("/admin/dead-letter", admin.list_dead),
     _get("/admin/dead-letter/stats", dead_letters.dead_stats),

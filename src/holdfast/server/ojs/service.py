@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from holdfast.core.errors import BadValue, NotAllowed
+from holdfast.core.errors import BadValue, BlobGone, NotAllowed
 from holdfast.core.lifecycle import allowed
 from holdfast.core.model import Event, Job, Time
 from holdfast.core.queue_bounds import QueueBound
@@ -21,6 +22,7 @@ from holdfast.jobs.large_values import arguments_of
 from holdfast.jobs.remote_workers import Claim, RemoteWorkers
 from holdfast.jobs.requests import random_ids
 from holdfast.jobs.service import Jobs
+from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.queue_settings import queue_settings
@@ -106,9 +108,7 @@ class Ojs:
 
         Unless it `is_whole`, large arguments and results stay references.
         """
-        if is_whole and (is_kept_outside(job.args) or is_kept_outside(job.result or "")):
-            result = None if job.result is None else await result_text(self.engine, job)
-            job = replace(job, args=await arguments_of(self.engine, job), result=result)
+        job = await self._whole(job) if is_whole else job
         is_first = is_claim and is_fresh_claim(job)  # then there is nothing to read
         shown = shown_job(job, NOTHING if is_first else await self.past(job), now, is_claim=is_claim)
         if is_member(job):
@@ -116,6 +116,16 @@ class Ojs:
             shown["parent_results"] = [read_json(text) for text in await results_before(self.engine, job)]
             shown["args"] = read_json(await resolved_args(self.engine, job))
         return shown
+
+    async def _whole(self, job: Job) -> Job:
+        """Return a job with its large arguments and result. What is gone stays a reference."""
+        if not (is_kept_outside(job.args) or is_kept_outside(job.result or "")):
+            return job
+        with suppress(BlobGone):
+            job = replace(job, args=await arguments_of(self.engine, job))
+            if job.result is not None:
+                job = replace(job, result=await result_text(self.engine, job))
+        return job
 
     async def shown_all(self, jobs: Sequence[Job], now: Time, *, is_claim: bool = False) -> list[dict[str, Any]]:
         """Return several jobs as the specification shows them. Whoever claims them gets their large values, too."""
@@ -184,7 +194,7 @@ def number_of(body: Mapping[str, Any], name: str, default: int, *, least: int, m
     return value
 
 
-def claim_in(body: Mapping[str, Any], job: str, *, required: bool = False) -> Claim:
+def claim_in(call: Call, body: Mapping[str, Any], job: str, *, required: bool = False) -> Claim:
     """Who says that it holds a job: by the lease token and the worker's name, as far as they are given."""
     epoch: int | None = None
     token = body.get("lease_token")
@@ -194,7 +204,12 @@ def claim_in(body: Mapping[str, Any], job: str, *, required: bool = False) -> Cl
             raise bad("lease_token", "this is no lease token of the job; send the one that came with fetch")
     elif required:
         raise bad("lease_token", "is missing; this server wants the one that came with fetch")
-    return Claim(job=job, epoch=epoch, worker=text_of(body, "worker_id", ""))
+    return Claim(job=job, epoch=epoch, worker=worker_name(body), by=call.by if call.principal.token else "")
+
+
+def worker_name(body: Mapping[str, Any]) -> str:
+    """What the worker of a request calls itself; "" if it doesn't say."""
+    return redact(text_of(body, "worker_id", ""))
 
 
 def page_of(items: Sequence[Any], limit: int, offset: int, total: int) -> dict[str, Any]:

@@ -16,12 +16,18 @@ from holdfast.core.keys import digest
 from holdfast.core.model import Entry, Event, Job, Lease, State, Step, Time
 from holdfast.core.reservations import holder_of
 from holdfast.jobs.remote_workers import CHECKPOINT_PATH, FAILURE
-from holdfast.server.ojs.envelope import Kept, kept_of
+from holdfast.server.ojs.envelope import Kept, kept_of, result_ttl_ms
 from holdfast.server.ojs.policies import written_retry
 from holdfast.server.ojs.vocabulary import STATES, VERSION, is_final, shown_state, written_time
 
 PAST_ENTRIES = 200
 """How many of a job's last history entries count for what is shown."""
+
+CHECKPOINT_MORE = ("step_index", "metadata")
+"""What a checkpoint may have beside its state."""
+
+REPLAY_COUNT = "ojs.replay_count"
+"""The entry of meta that says how often a job was run again from the dead letter queue."""
 
 _FAILURES = frozenset({Event.FAIL, Event.EXHAUST, Event.OVERRUN, Event.ABANDON, Event.LAPSE})
 _READY = frozenset({Event.PROMOTE, Event.ACTIVATE, Event.LAPSE, Event.RELEASE, Event.REPLAY})
@@ -54,6 +60,8 @@ def shown_job(job: Job, past: Past, now: Time, *, is_claim: bool = False) -> dic
     shown |= _submitted(job, kept)
     shown |= _present(job, past, now)
     shown |= _past(job, past, kept)
+    if replays := sum(entry.event == Event.REPLAY for entry in past.entries):
+        shown["meta"] = {**shown["meta"], REPLAY_COUNT: replays}
     if is_claim:
         shown["lease_token"] = lease_token(job.lease)
     return {name: value for name, value in shown.items() if value is not None}
@@ -123,11 +131,25 @@ def _present(job: Job, past: Past, now: Time) -> dict[str, Any]:
     return {
         "state": state,
         "attempt": attempts(job, past.entries),
-        "result": read_json(job.result) if job.state is State.COMPLETED else None,
+        "result": read_json(job.result) if has_result(job, now) else None,
         "worker_id": (holder.name or None) if holder is not None else job.worker,
         "next_attempt_at": written_time(job.run_at) if job.state is State.RETRYABLE else None,
         **({"scheduled_at": written_time(job.run_at)} if waits and job.state is State.SCHEDULED else {}),
     }
+
+
+def result_expires_at(job: Job) -> Time | None:
+    """When the result of a completed job can't be read any more; None if it is kept for ever."""
+    ttl = result_ttl_ms(kept_of(job.options).options)
+    return job.prune_at if ttl is None or job.finished_at is None else job.finished_at + ttl
+
+
+def has_result(job: Job, now: Time) -> bool:
+    """Whether a job has a result that can still be read."""
+    if job.state is not State.COMPLETED:
+        return False
+    until = result_expires_at(job)
+    return until is None or now < until
 
 
 def attempts(job: Job, entries: Sequence[Entry]) -> int:
@@ -150,7 +172,6 @@ def _past(job: Job, past: Past, kept: Kept) -> dict[str, Any]:
     if not ready and past.entries and past.entries[0].after is State.AVAILABLE:
         ready = [past.entries[0].at]
     errors = errors_of(entries)
-    failed = next((entry for entry in reversed(entries) if entry.event == Event.FAIL), None)
     checkpoint = checkpoint_in(past.reports.get(CHECKPOINT_PATH))
     started = written_time(job.claimed_at or (claims[-1] if claims else None))
     return {
@@ -159,10 +180,18 @@ def _past(job: Job, past: Past, kept: Kept) -> dict[str, Any]:
         "activated_at": _at(entries, Event.ACTIVATE),
         "error": errors[-1] if errors and job.state is not State.COMPLETED else None,
         "errors": errors or None,
-        "retry_delay_ms": None if failed is None else failed.note.get("delay_ms"),
+        "retry_delay_ms": _retry_delay_ms(job, entries),
         "checkpoint": checkpoint,
         **_ends(job, past.entries),
     }
+
+
+def _retry_delay_ms(job: Job, entries: Sequence[Entry]) -> int | None:
+    """How long the job waits, or has waited, between its last failure and its next attempt."""
+    failed = next((entry for entry in reversed(entries) if entry.event in (Event.FAIL, Event.OVERRUN)), None)
+    if failed is None or "delay_ms" in failed.note:
+        return None if failed is None else failed.note["delay_ms"]
+    return max(0, job.run_at - failed.at) if job.state is State.RETRYABLE and job.run_at is not None else None
 
 
 def _ends(job: Job, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -221,7 +250,9 @@ def checkpoint_in(step: Step | None) -> dict[str, Any] | None:
     value = read_json(step.result) if step is not None and step.result is not None else None
     if not isinstance(value, dict) or "sequence" not in value or step is None:
         return None
-    return {"state": value.get("state"), "sequence": value["sequence"], "created_at": written_time(step.started_at)}
+    more = {name: value[name] for name in CHECKPOINT_MORE if name in value}
+    at = written_time(step.started_at)
+    return {"state": value.get("state"), "sequence": value["sequence"], "created_at": at, **more}
 
 
 def previous_state(entries: Sequence[Entry]) -> str | None:

@@ -20,6 +20,8 @@ _PROMOTED = (State.SCHEDULED, State.RETRYABLE)
 _DURATION = re.compile(
     r"P(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,6})?)S)?)?", re.ASCII
 )
+_SHORT = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)", re.ASCII)
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FACTORS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,7 +70,9 @@ def read_time(field: str, text: object, now: Time) -> Time:
 
 
 def read_duration(field: str, text: object) -> int:
-    """Read an ISO 8601 duration, such as PT1.5S or P1DT2H, in milliseconds."""
+    """Read a duration in milliseconds: ISO 8601, such as PT1.5S or P1DT2H, or a number and a unit, such as 90s."""
+    if isinstance(text, str) and (short := _SHORT.fullmatch(text)) is not None:
+        return min(round(float(short[1]) * _UNITS[short[2]]), LONGEST_MS)
     found = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) > 2 and text[-1] != "T" else None
     if found is None:
         raise BadValue(f"{field}: {str(text)[:40]!r} is not a duration; write ISO 8601, such as PT1S or PT5M")

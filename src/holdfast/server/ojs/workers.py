@@ -1,7 +1,7 @@
 """Workers: fetch, ack, nack, heartbeats and directives. Must not know how a lease ends by itself (`upkeep.rescue`)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,18 +10,20 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.core.canonical import canonical
-from holdfast.core.errors import BadValue, NotFound
+from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
-from holdfast.core.limits import ERROR_CHARACTERS, PAYLOAD_BYTES, size_of
+from holdfast.core.lifecycle import SETTLED
+from holdfast.core.limits import ERROR_CHARACTERS, size_of
 from holdfast.core.model import Job, Record, State, Time
 from holdfast.core.reservations import MISSED_BEATS, REMOTE_WORKER, Holder, holder_for, stored_name
 from holdfast.engines.records import QUIET
 from holdfast.engines.topics import queue_topic
 from holdfast.jobs.remote_workers import Failure
+from holdfast.redaction import redact, redact_value
 from holdfast.server.call import Call
-from holdfast.server.ojs.envelope import kept_of, reservation_asked
+from holdfast.server.ojs.envelope import kept_of, reservation_asked, result_ttl_ms
 from holdfast.server.ojs.problems import bad
-from holdfast.server.ojs.service import Ojs, claim_in, number_of, ojs_of, read_object, reply, text_of
+from holdfast.server.ojs.service import Ojs, claim_in, number_of, ojs_of, read_object, reply, text_of, worker_name
 from holdfast.server.ojs.shapes import epoch_in
 from holdfast.server.ojs.vocabulary import STATES, read_time, written_time
 from holdfast.server.problems import Problem
@@ -41,6 +43,9 @@ NOTE_SECONDS = 30.0
 
 ORDERS = ("running", "quiet", "terminate")
 """What a heartbeat's answer can order, in the order of their strength."""
+
+RESULT_BYTES = 1 << 20
+"""How large a result may be, as the specification wants it."""
 
 BACKTRACE_FRAMES, BACKTRACE_CHARACTERS = 50, 10_000
 
@@ -69,7 +74,7 @@ async def fetch(call: Call) -> Response:
     body = await read_object(call)
     queues = _queues(body)
     count = number_of(body, "count", 1, least=1, most=FETCH_MOST)
-    worker = text_of(body, "worker_id", "")
+    worker = worker_name(body)
     asked, beat_ms = reservation_asked(body), _interval(body)
     holder = holder_for(worker, beat_ms * MISSED_BEATS or asked)
     await _note_fetch(ojs, worker, queues, beat_ms)
@@ -129,16 +134,19 @@ def _interval(body: Mapping[str, Any]) -> int:
 
 async def ack(call: Call) -> Response:
     """Complete a job with its result."""
-    ojs, body, id = ojs_of(call), await read_object(call), ""
+    ojs, body = ojs_of(call), await read_object(call)
     id = _job_of(call, body)
-    value = body.get("result")
-    try:
-        result = canonical(value)
-    except BadValue as error:
-        if size_of(str(msgspec.json.encode(value), "utf-8", "replace")) > PAYLOAD_BYTES:
-            raise Problem(413, "RESULT_TOO_LARGE", f"job {id}: {error}; the job stays active") from None
-        raise
-    job = await ojs.remote.complete(claim_in(body, id, required=ojs.requires_token), result)
+    result = canonical(body.get("result"))
+    if size_of(result) > RESULT_BYTES:
+        raise Problem(
+            413,
+            "RESULT_TOO_LARGE",
+            f"job {id}: its result has {size_of(result):,} bytes, but the limit is {RESULT_BYTES:,}, so the job stays "
+            "active; store it elsewhere and return where it is",
+        )
+    if result_ttl_ms(kept_of((await ojs.jobs.get(id)).options).options) == 0:
+        result = "null"
+    job = await ojs.remote.complete(claim_in(call, body, id, required=ojs.requires_token), result)
     shown = await ojs.shown(job, await ojs.engine.now())
     return reply({"acknowledged": True, "id": id, "job_id": id, "state": shown["state"],
                   "completed_at": shown.get("completed_at"), "job": shown})  # fmt: skip
@@ -148,7 +156,7 @@ async def nack(call: Call) -> Response:
     """Fail an attempt, or hand the job back."""
     ojs, body = ojs_of(call), await read_object(call)
     id = _job_of(call, body)
-    claim = claim_in(body, id, required=ojs.requires_token)
+    claim = claim_in(call, body, id, required=ojs.requires_token)
     if body.get("requeue") not in (None, True, False):
         raise bad("requeue", "give true or false")
     now = await ojs.engine.now()
@@ -160,9 +168,19 @@ async def nack(call: Call) -> Response:
     else:
         failure, can_retry, always = read_failure(body.get("error"))
         job = await ojs.remote.fail(claim, failure, can_retry=can_retry, always=always, counts_losses=True)
+        if job.state is State.REVIEW and _is_discarded(job, failure.code):
+            job = await ojs.jobs.discard(job.id, by=call.by, reason="its retry policy says so")
     shown = {**await ojs.shown(job, await ojs.engine.now()), "state": STATES[job.state]}  # a short backoff may be over
     names = ("state", "attempt", "max_attempts", "next_attempt_at", "discarded_at", "completed_at", "retry_delay_ms")
     return reply({"id": id, "job_id": id, **{name: shown[name] for name in names if name in shown}, "job": shown})
+
+
+def _is_discarded(job: Job, code: str) -> bool:
+    """Whether a job that has failed for good is discarded, as its worker or its retry policy says. Else it is dead."""
+    if code in ("DISCARD", "DEAD_LETTER"):
+        return code == "DISCARD"
+    retry = kept_of(job.options).options.get("retry")
+    return isinstance(retry, Mapping) and retry.get("on_exhaustion") == "discard"
 
 
 def _job_of(call: Call, body: Mapping[str, Any]) -> str:
@@ -178,6 +196,7 @@ def read_failure(given: Any) -> tuple[Failure, bool, bool]:
         given = {"message": given}
     if not isinstance(given, dict):
         raise bad("error", "give a JSON object with code and message")
+    given = redact_value(given)  # before anything is cut, which may leave half of a secret
     details = given.get("details") or {}
     if not isinstance(details, dict):
         raise bad("error.details", "give a JSON object")
@@ -217,32 +236,59 @@ def _backtrace(given: Any) -> tuple[str, ...]:
 async def heartbeat(call: Call) -> Response:
     """Keep a worker's jobs reserved, and answer with what it must do."""
     ojs, body = ojs_of(call), await read_object(call)
-    worker = text_of(body, "worker_id")
+    worker = worker_name(body)
     if not worker:
-        raise bad("worker_id", "is empty; give the worker's name")
+        raise bad("worker_id", "is missing; give the worker's name")
     ids, count = _active(body)
-    if not ids and count:
+    if not ids and count and not ojs.requires_token:
         ids = [job.id for job in await ojs.remote.held_by(worker)]
-    tokens = body.get("lease_tokens") or {}
-    if not isinstance(tokens, dict):
-        raise bad("lease_tokens", "give a JSON object with a lease token for each job's id")
-    epochs = {id: epoch for id, token in tokens.items() if (epoch := epoch_in(token, id)) is not None}
-    asked = reservation_asked(body)
-    held = await ojs.remote.extend(worker, ids, epochs, asked)
+    epochs = _epochs(body, ids)
+    ids = list(dict.fromkeys([*ids, *epochs]))
+    if ojs.requires_token and len(epochs) < len(ids):
+        raise bad("lease_tokens", "is missing; this server wants the lease token of each active job")
+    beat_ms = _interval(body)
+    held = await ojs.remote.extend(worker, ids, epochs, beat_ms * MISSED_BEATS or reservation_asked(body))
     order = await _note_beat(ojs, worker, body, count)
-    directives = [_directive(job) for job in held]
-    state = max([order, *directives], key=ORDERS.index)
     kept = {job.id for job in held}
-    gone = [job for job in await ojs.engine.get([id for id in ids if id not in kept]) if job is not None]
-    cancelled = [job.id for job in gone if job.state is State.CANCELLED]
-    return reply({
+    others = [job for job in await ojs.engine.get([id for id in ids if id not in kept]) if job is not None]
+    cancelled = [job.id for job in others if job.state is State.CANCELLED]
+    stale = [job.id for job in others if job.id in epochs and _is_stale(job, epochs[job.id])]
+    answer: dict[str, Any] = {
         "acknowledged": True,
-        "state": state,
+        "state": max([order, *map(_directive, held)], key=ORDERS.index),
         "jobs_extended": [job.id for job in held],
         "cancelled_jobs": cancelled,
         "lost_jobs": [id for id in ids if id not in kept and id not in cancelled],
         "server_time": written_time(await ojs.engine.now()),
-    })  # fmt: skip
+    }
+    if stale:
+        raise Problem(409, "lease_lost", f"the lease of job {stale[0]} is over; stop working on it", **answer)
+    return reply(answer)
+
+
+def _epochs(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, int]:
+    """The leases that a heartbeat shows: by `lease_tokens`, and by `lease_token`, which belongs to one of the jobs."""
+    tokens = body.get("lease_tokens") or {}
+    if not isinstance(tokens, dict):
+        raise bad("lease_tokens", "give a JSON object with a lease token for each job's id")
+    epochs: dict[str, int] = {}
+    for id, token in tokens.items():
+        if (epoch := epoch_in(token, id)) is None:
+            raise bad("lease_tokens", f"this is no lease token of job {id[:80]}; send the one that came with fetch")
+        epochs[id] = epoch
+    if (token := body.get("lease_token")) is not None:
+        named = {id: epoch for id in ids if (epoch := epoch_in(token, id)) is not None}
+        if not named:
+            raise bad("lease_token", "this is no lease token of an active job; send the one that came with fetch")
+        epochs |= named
+    if len(epochs) > ACTIVE_MOST:
+        raise bad("lease_tokens", f"give at most {ACTIVE_MOST:,} lease tokens")
+    return epochs
+
+
+def _is_stale(job: Job, epoch: int) -> bool:
+    """Whether a lease that couldn't be extended was taken away. One with which the job ended was not."""
+    return job.state is not State.CANCELLED and (epoch != job.epoch or job.state not in SETTLED)
 
 
 def _active(body: Mapping[str, Any]) -> tuple[list[str], int]:
@@ -279,14 +325,14 @@ async def _note_fetch(ojs: Ojs, worker: str, queues: list[str], beat_ms: int) ->
 async def _note_beat(ojs: Ojs, worker: str, body: Mapping[str, Any], active: int) -> str:
     """Write down what a worker says about itself; return what it was ordered to do."""
     known = await find_worker(ojs, worker)
-    state = text_of(body, "state", "running")[:40] or "running"
+    state = redact(text_of(body, "state", "running"))[:40] or "running"
     if body.get("shutdown") is True:
         state = "shutting_down"
     queues = body.get("queues")
     await _write(ojs, replace(
         known,
         state=state,
-        hostname=text_of(body, "hostname", known.hostname)[:200],
+        hostname=redact(text_of(body, "hostname", known.hostname))[:200],
         pid=number_of(body, "pid", known.pid, least=0, most=1 << 40),
         queues=tuple(_queues(body)) if queues else known.queues,
         concurrency=number_of(body, "concurrency", known.concurrency, least=0, most=1_000_000),
@@ -332,7 +378,7 @@ async def order_worker(ojs: Ojs, worker: str, order: str) -> RemoteWorker:
 
 async def worker_health(call: Call) -> Response:
     """Return what a worker last said about itself."""
-    ojs, worker = ojs_of(call), call.path_params["id"]
+    ojs, worker = ojs_of(call), redact(call.path_params["id"])
     known = await find_worker(ojs, worker)
     if not known.since:
         raise NotFound(f"no worker {worker[:80]!r} has worked over HTTP here")

@@ -13,11 +13,21 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Job, Options, Retry, State, Time, Where
 from holdfast.engines.topics import queue_topic
 from holdfast.jobs.built_in import OWN_QUEUE
-from holdfast.jobs.flows import FLOW_TYPE, FlowRun, Layer, batch_flow, flow_call, graph_flow, layered_flow, read_flow
+from holdfast.jobs.flows import (
+    FLOW_TYPE,
+    FlowRun,
+    Layer,
+    batch_flow,
+    flow_call,
+    graph_flow,
+    layered_flow,
+    load_flow,
+    read_flow,
+)
 from holdfast.jobs.job_calls import JobCall
 from holdfast.jobs.requests import new_job
 from holdfast.server.call import Call
-from holdfast.server.ojs.envelope import read_submit
+from holdfast.server.ojs.envelope import OPTIONS, read_submit
 from holdfast.server.ojs.jobs import limit_uses
 from holdfast.server.ojs.problems import bad, unprocessable
 from holdfast.server.ojs.service import MOST_IN_PAGE, PAGE, Ojs, offset_of, ojs_of, page_of, read_object, reply, text_of
@@ -35,6 +45,9 @@ START_SECONDS, LOOK_SECONDS = 2.0, 0.05
 CALLBACKS = ("on_success", "on_failure", "on_complete")
 KINDS = ("chain", "group", "batch")
 
+STEP_OPTIONS = OPTIONS - {"unique", "pending", "metadata"}
+"""The options that a workflow can give all its steps."""
+
 _LIKE = JobCall(type=FLOW_TYPE, queue=OWN_QUEUE, options=Options(retry=Retry(retries=0)))
 
 
@@ -45,11 +58,20 @@ class Reader:
         self._ojs = ojs
         self._now = now
         self._left = STEPS
+        self._options: Mapping[str, Any] = {}
+        """What the workflow says for all its steps; a step's own options come first."""
 
     async def flow(self, body: Mapping[str, Any], depth: int = 0) -> Flow:
         """Read a workflow of any of the four forms."""
         if depth > DEPTH:
             raise bad("steps", f"workflows nest deeper than {DEPTH} levels; flatten them")
+        outer, self._options = self._options, {**self._options, **_defaults(body)}
+        try:
+            return await self._form(body, depth)
+        finally:
+            self._options = outer
+
+    async def _form(self, body: Mapping[str, Any], depth: int) -> Flow:
         kind = body.get("type")
         name = text_of(body, "name", "")[:200]
         if kind is None or kind in ("dag", "graph"):
@@ -110,6 +132,8 @@ class Reader:
         self._left -= 1
         if self._left < 0:
             raise bad("steps", f"a workflow has at most {STEPS:,} steps")
+        if self._options and isinstance(one, dict) and isinstance(one.get("options") or {}, dict):
+            one = {**one, "options": {**self._options, **(one.get("options") or {})}}
         order = read_submit(one, self._now)
         request = order.request
         if request.options.unique is not None or order.id is not None or request.pending:
@@ -125,12 +149,24 @@ class Reader:
         )
 
 
+def _defaults(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options that a workflow gives its steps."""
+    options = body.get("options") or {}
+    if not isinstance(options, dict):
+        raise bad("options", "give a JSON object")
+    for name in options:
+        if name not in STEP_OPTIONS:
+            raise unprocessable(f"options.{name[:80]}", "isn't supported for a workflow", "unsupported")
+    return options
+
+
 async def start_workflow(call: Call) -> Response:
     """Start a workflow."""
     ojs, body = ojs_of(call), await read_object(call)
     now = await ojs.engine.now()
     flow = await Reader(ojs, now).flow(body)
-    job = new_job(flow_call(flow, _LIKE).request(now), ojs.new_id(now), now)
+    like = replace(_LIKE, options=replace(_LIKE.options, submitted_by=call.by))
+    job = new_job(flow_call(flow, like).request(now), ojs.new_id(now), now)
     await ojs.jobs.insert([job])
     await _started(ojs, read_flow(job))
     shown = await shown_workflow(ojs, job)
@@ -181,7 +217,7 @@ async def cancel_workflow(call: Call) -> Response:
 
 async def shown_workflow(ojs: Ojs, job: Job) -> dict[str, Any]:
     """Return a workflow as the specification shows it."""
-    run, now = read_flow(job), await ojs.engine.now()
+    run, now = await load_flow(ojs.engine, job), await ojs.engine.now()
     ids = [run.id_of(place) for place in range(len(run.flow.steps))]
     members: list[Job | None] = []
     for start in range(0, len(ids), PAGE_LIMIT):
