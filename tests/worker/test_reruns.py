@@ -14,6 +14,7 @@ ENGINES = ["memory", "file", "sqlite", "postgres", "redis"]
 
 calls: list[tuple[str, str]] = []
 keys: list[str] = []
+published_with: list[str] = []
 heard: list[tuple[str, object]] = []
 undone: list[tuple[str, str]] = []
 world = {"fails": False, "pictures": 0}
@@ -46,6 +47,7 @@ async def animate(number: int, picture: str) -> str:
 @step(effect="once", key=lambda film: "film")
 async def publish(film: str) -> str:
     took("publish", film)
+    published_with.append(current().idempotency_key)
     return f"published {film}"
 
 
@@ -57,7 +59,7 @@ async def chapter(title: str) -> str:
 
 @pytest.fixture
 def film(app: App):
-    for record in (calls, keys, heard, undone):
+    for record in (calls, keys, published_with, heard, undone):
         record.clear()
     world.update(fails=False, pictures=0)
 
@@ -208,6 +210,88 @@ async def test_an_effect_needs_a_yes_by_name(app: App, film):
         await again.result()
 
     assert calls.count(("publish", "1")) == 2
+
+
+@pytest.fixture
+def poster(app: App, film):
+    @app.job(retries=2)
+    async def poster(scene: str) -> str:
+        published = await publish(await sketch(scene))
+        if world["fails"]:
+            raise ValueError("the poster is out")
+        return published
+
+    return poster
+
+
+async def test_an_effect_that_receives_a_new_result_happens_again_if_that_was_allowed(app: App, poster):
+    async with app.worker():
+        run = await poster.submit("sea")
+        await run.result()
+
+        again = await run.rerun("sketch", feedback="six fingers", allow=["publish"])
+
+        assert await again.result() == "published sea-2.png"
+    assert calls == [("sketch", "sea"), ("publish", "sea-1.png"), ("sketch", "sea"), ("publish", "sea-2.png")]
+
+
+async def test_an_effect_that_nobody_allowed_stops_in_review_and_can_be_allowed_there(app: App, poster):
+    async with app.worker():
+        run = await poster.submit("sea")
+        await run.result()
+        again = await run.rerun("sketch")
+        assert await ended(app, again) is State.REVIEW
+        status = await again.status()
+        assert "publish#film has already happened, and a rerun has changed its arguments" in str(status)
+        assert (
+            f"holdfast rerun {again.id} 'publish#film' --allow 'publish#film'"
+            in (await app.engine.get([again.id]))[0].error.message
+        )
+        assert calls.count(("publish", "sea-2.png")) == 0
+
+        await again.rerun("publish", allow=["publish#film"])
+
+        assert await again.result() == "published sea-2.png"
+    assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
+
+
+async def test_an_allowed_effect_in_a_replayed_job_gets_a_new_key_and_happens_once(app: App, poster):
+    world["fails"] = True
+    async with app.worker():
+        run = await poster.submit("sea")
+        assert await ended(app, run) is State.REVIEW
+        await run.rerun("sketch", allow=["publish"])
+        assert await ended(app, run) is State.REVIEW
+        world["fails"] = False
+        await run.replay()
+        assert await run.result() == "published sea-2.png"
+
+    assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
+    assert len(set(published_with)) == 2
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_a_yes_is_for_one_rerun_only(app: App, poster):
+    async with app.worker():
+        run = await poster.submit("sea")
+        await run.result()
+        again = await run.rerun("sketch", allow=["publish"])
+        await again.result()
+        third = await again.rerun("sketch")
+        assert await ended(app, third) is State.REVIEW
+
+    assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_only_recorded_effects_can_be_allowed(app: App, film):
+    async with app.worker():
+        run = await film.submit(["sea"], True)
+        await run.result()
+        with pytest.raises(Invalid, match=r"has no recorded effect \(.*\) 'nonsense'; it has publish"):
+            await run.rerun("sketch", allow=["nonsense"])
+        with pytest.raises(Invalid, match="'sketch'; it has publish"):
+            await run.fork(allow=["sketch"])
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

@@ -6,6 +6,7 @@ ended, a new run is made, which begins with what it keeps of the old one's recor
 
 import shlex
 from collections.abc import Collection, Iterable, Sequence
+from urllib.parse import unquote
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from holdfast.core.reruns import (
     origin_of,
     own_record,
     set_aside,
+    without_variant,
 )
 from holdfast.core.spending import SPENT_PATH, added, amounts_in, lessened, spending_in
 from holdfast.core.suggestions import suggest
@@ -75,8 +77,9 @@ async def rerun(
     wanted = find_steps(job, records, steps)
     if job.state in TERMINAL:
         now = await jobs.engine.now()
-        aside = set_aside(job, records, wanted, now, feedback=feedback, args=args)
-        _check_effects(job, records, aside.paths, allow, f"running {name_some(wanted)} again")
+        allowed = _find_effects(job, records, allow)
+        aside = set_aside(job, records, wanted, now, feedback=feedback, args=args, allow=allowed)
+        _check_effects(job, records, aside.paths, allowed, f"running {name_some(wanted)} again")
         gone = set(aside.drops)
         kept = [record for record in records if record.path not in gone]
         origin = Origin(jobs=(id,), how="rerun", at=", ".join(wanted), by=by, reason=reason or feedback)
@@ -89,8 +92,9 @@ async def rerun(
                 "needs a person, or cancel it first"
             )
         records = await jobs.engine.steps(id)
-        aside = set_aside(job, records, wanted, now, feedback=feedback, args=args)
-        _check_effects(job, records, aside.paths, allow, f"running {name_some(wanted)} again")
+        allowed = _find_effects(job, records, allow)
+        aside = set_aside(job, records, wanted, now, feedback=feedback, args=args, allow=allowed)
+        _check_effects(job, records, aside.paths, allowed, f"running {name_some(wanted)} again")
         note = {"again": list(wanted), "set_aside": len(aside.paths)}
         note |= {name: text for name, text in (("feedback", feedback), ("reason", reason)) if text}
         change = await jobs.complete_replay(replay(job, now, by=by, note=note), said_of(job), reason or feedback)
@@ -124,7 +128,8 @@ async def fork(
     kept = records if until is None else _prefix(job, records, until)
     paths = {record.path for record in kept}
     left = [record.path for record in records if is_step(record.path) and record.path not in paths]
-    _check_effects(job, records, left, allow, f"a fork{'' if until is None else f' before {until}'}")
+    allowed = _find_effects(job, records, allow)
+    _check_effects(job, records, left, allowed, f"a fork{'' if until is None else f' before {until}'}")
     origin = Origin(jobs=(id,), how="fork", at=until or "", by=by, reason=reason)
     return await _copy(jobs, job, kept, (), origin, job.args if args is None else args)
 
@@ -170,12 +175,35 @@ def _check_words(steps: Sequence[str], args: str | None, feedback: str, reason: 
         )
 
 
+def _find_effects(job: Job, records: Sequence[Step], allow: Collection[str]) -> list[str]:
+    """Return the paths of the effects that a person allows by name or path: recorded ones, or ones that were set aside.
+    Raises Invalid.
+    """
+    once = {*effect_paths(records), *(one.path.removeprefix(AGAIN_PATH) for one in records if _is_again(one.path))}
+    names = {record.path: record.name for record in records if record.path in once}
+    found: dict[str, None] = {}
+    for text in allow:
+        paths = [path for path in once if text in (path, names.get(path), _name_in(path))]
+        if not paths:
+            known = sorted({_name_in(path) for path in effect_paths(records)})
+            has = f"it has {name_some(known)}" if known else "it has none"
+            raise Invalid(f'job {job.id} has no recorded effect (effect="once") {text!r}; {has}')
+        found |= dict.fromkeys(map(without_variant, sorted(paths)))
+    return list(found)
+
+
+def _is_again(path: str) -> bool:
+    return path.startswith(AGAIN_PATH) and path != AGAIN_PATH
+
+
+def _name_in(path: str) -> str:
+    return unquote(path.rpartition("/")[2].partition("#")[0])
+
+
 def _check_effects(job: Job, records: Sequence[Step], gone: Iterable[str], allow: Collection[str], what: str) -> None:
-    """Refuse to let an effect happen again that nobody has allowed by name."""
+    """Refuse to let an effect happen again that nobody has allowed. `allow` are paths."""
     effects = set(effect_paths(records))
-    found = [path for path in gone if path in effects]
-    names = {record.path: record.name for record in records}
-    if refused := [path for path in found if path not in allow and names[path] not in allow]:
+    if refused := [path for path in gone if path in effects and without_variant(path) not in allow]:
         first = shlex.quote(refused[0])
         raise NotAllowed(
             f'job {job.id}: {what} would let {name_some(refused)} happen again, which has effect="once"; if it may, '

@@ -5,7 +5,16 @@ import concurrent.futures
 import sys
 from typing import Any
 
-from holdfast.core.errors import BlobGone, Invalid, ItemsFailed, JobError, StepFailed, Unstored, WrongColour
+from holdfast.core.errors import (
+    AlreadyHappened,
+    BlobGone,
+    Invalid,
+    ItemsFailed,
+    JobError,
+    StepFailed,
+    Unstored,
+    WrongColour,
+)
 from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
 from holdfast.redaction import redact
@@ -61,7 +70,7 @@ def is_final(error: BaseException) -> bool:
     return (
         error.is_final
         if isinstance(error, Reported)
-        else isinstance(error, Invalid | WrongColour | Unstored | BlobGone)
+        else isinstance(error, Invalid | AlreadyHappened | WrongColour | Unstored | BlobGone)
     )
 
 
