@@ -199,6 +199,30 @@ async def test_a_copy_never_undoes_what_the_first_run_made(app: App, film):
     assert undone == [("sea-3.png", keys[-1])]
 
 
+async def test_what_a_cancelled_run_has_undone_is_made_again_in_its_copies(app: App, film):
+    @app.job(retries=0)
+    async def book(titles: list[str]) -> list[str]:
+        covers = [*[await chapter(title) for title in titles], await animate(0, "title")]
+        return [await wait_for("go", as_=str), *covers]
+
+    async def copied(run) -> list[str]:
+        calls.clear()
+        await run.signal("go", "done")
+        await run.result()
+        return sorted(f"{name} {argument}" for name, argument in calls)
+
+    async with app.worker():
+        run = await book.submit(["one", "two"])
+        await until(lambda: len(calls) == 5)
+        await run.cancel()
+        await until(lambda: len(undone) == 2)
+        all_again = ["chapter one", "chapter two", "sketch one-cover", "sketch two-cover"]
+
+        assert await copied(await run.fork()) == all_again
+        (clip,) = [one for one in await app.engine.steps(run.id) if one.name == "animate"]
+        assert await copied(await run.rerun(clip.path)) == ["animate title", *all_again]
+
+
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 async def test_an_effect_needs_a_yes_by_name(app: App, film):
     async with app.worker():

@@ -16,7 +16,7 @@ from holdfast.core.errors import Invalid, NotAllowed, NotFound
 from holdfast.core.keys import digest
 from holdfast.core.lifecycle import TERMINAL, standing
 from holdfast.core.limits import REASON_CHARACTERS
-from holdfast.core.model import Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.model import COPYING, Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.outcome import ARGS_PATH
 from holdfast.core.reruns import (
     AGAIN_PATH,
@@ -36,7 +36,7 @@ from holdfast.core.spending import SPENT_PATH, added, amounts_in, lessened, spen
 from holdfast.core.suggestions import suggest
 from holdfast.core.summaries import is_step
 from holdfast.core.unreadable import record_content, without_unreadable
-from holdfast.jobs.consequences import CHILD_PATH
+from holdfast.jobs.consequences import ATTACHED_RESULT, CHILD_PATH, UNDO_PATH
 from holdfast.jobs.large_values import keep_copy
 from holdfast.jobs.questions import WAIT_PATH
 from holdfast.jobs.replay_plans import effect_paths
@@ -76,11 +76,12 @@ async def rerun(
     records = await jobs.engine.steps(id)
     wanted = find_steps(job, records, steps)
     if job.state in TERMINAL:
+        undone = _undone(job, records)
         now = await jobs.engine.now()
         allowed = _find_effects(job, records, allow)
         aside = set_aside(job, records, wanted, now, feedback=feedback, args=args, allow=allowed)
-        _check_effects(job, records, aside.paths, allowed, f"running {name_some(wanted)} again")
-        gone = set(aside.drops)
+        _check_effects(job, records, {*aside.paths, *undone}, allowed, f"running {name_some(wanted)} again")
+        gone = {*aside.drops, *undone}
         kept = [record for record in records if record.path not in gone]
         origin = Origin(jobs=(id,), how="rerun", at=", ".join(wanted), by=by, reason=reason or feedback)
         return await _copy(jobs, job, kept, aside.steps, origin, job.args)
@@ -125,7 +126,8 @@ async def fork(
     _check_words([until or "fork"], None, "", reason)
     job = await jobs.get(id)
     records = await jobs.engine.steps(id)
-    kept = records if until is None else _prefix(job, records, until)
+    undone = _undone(job, records)
+    kept = [one for one in (records if until is None else _prefix(job, records, until)) if one.path not in undone]
     paths = {record.path for record in kept}
     left = [record.path for record in records if is_step(record.path) and record.path not in paths]
     allowed = _find_effects(job, records, allow)
@@ -237,6 +239,18 @@ def _prefix(job: Job, records: Sequence[Step], until: str) -> list[Step]:
     return [one for one in records if one.path in kept]
 
 
+def _undone(job: Job, records: Sequence[Step]) -> set[str]:
+    """The steps whose results can't be kept because their run was given up, so that what it made is undone: those with
+    an undo, and those around them.
+    """
+    if job.state not in TERMINAL or job.state is State.COMPLETED:
+        return set()
+    ended = {one.path.rpartition("/")[0] for one in records if one.name == ATTACHED_RESULT}
+    made = {one.path.removeprefix(UNDO_PATH) for one in records if one.path.startswith(UNDO_PATH)} - ended
+    parts = [path.split("/") for path in made if is_step(path)]
+    return {"/".join(part[:end]) for part in parts for end in range(1, len(part) + 1)}
+
+
 def _path_beside(path: str) -> str:
     """The path of the step that one of our own records stands beside."""
     return path.partition("/")[2]
@@ -258,10 +272,10 @@ async def _copy(jobs: Jobs, job: Job, kept: Sequence[Step], more: Sequence[Step]
         created_at=now,
         options=replace(job.options, unique=None, budget_root=""),
         state=State.PENDING,
-        waits=(Wait(WaitKind.ACTIVATION),),
+        waits=(Wait(WaitKind.ACTIVATION, COPYING),),  # nothing but the act with the records ends this
         epoch=epoch,
     )
-    records = [*_copied(kept), *(one for one in more if not one.path.startswith("~undo/"))]
+    records = [*_copied(kept), *(one for one in more if not one.path.startswith(UNDO_PATH))]
     records.append(own_record(new, ORIGIN_PATH, now, msgspec.json.encode(origin).decode()))
     steps = tuple(replace(record, job=new.id, epoch=min(record.epoch, epoch)) for record in records)
     new = await keep_copy(jobs.engine, new, steps)

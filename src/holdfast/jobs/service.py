@@ -238,8 +238,17 @@ class Jobs:
         return job
 
     async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
-        """Let a pending job continue, whatever it waits for."""
-        return await self.change(id, lambda job, now: activate(job, now, by=by, note=_note(reason)))
+        """Let a pending job continue, whatever it waits for; except for records that were never copied."""
+
+        def go_on(job: Job, now: Time) -> Change:
+            if any(wait.is_for_copy for wait in job.waits):
+                raise NotAllowed(
+                    f"job {id} has no records yet: it is a copy of another run, and was cut off while it was made; if "
+                    "it stays like this, cancel it, and rerun or fork that run again"
+                )
+            return activate(job, now, by=by, note=_note(reason))
+
+        return await self.change(id, go_on)
 
     async def signal(
         self, id: str, name: str, value: object = None, *, by: str = "caller", check: CheckWaits | None = None
