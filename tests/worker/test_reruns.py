@@ -199,6 +199,43 @@ async def test_a_copy_never_undoes_what_the_first_run_made(app: App, film):
     assert undone == [("sea-3.png", keys[-1])]
 
 
+async def test_steps_are_numbered_in_the_order_of_their_calls_whichever_ended_first(app: App, film):
+    gates = [asyncio.Event() for _ in range(4)]
+
+    @step(name="shot")
+    async def shot(number: int) -> str:
+        await gates[number].wait()
+        took("shot", str(number))
+        heard.append((current().feedback, current().rejected))
+        return f"shot {number}"
+
+    @app.job(retries=0)
+    async def reel(numbers: list[int]) -> list[str]:
+        shots = await shot.map(numbers)
+        if world["fails"]:
+            raise ValueError("the reel is out")
+        return shots
+
+    async with app.worker():
+        run = await reel.submit([0, 1, 2, 3])
+        for gate in reversed(gates):
+            gate.set()
+            await until(lambda gate=gate: len(calls) == 4 - gates.index(gate))
+        await run.result()
+        assert [number for _, number in calls] == ["3", "2", "1", "0"]
+
+        world["fails"] = True
+        again = await run.rerun("shot#3", feedback="first")
+        assert await ended(app, again) is State.REVIEW
+        assert (calls[-1], heard[-1]) == (("shot", "2"), ("first", "shot 2"))
+        await again.rerun("shot#2", feedback="then")
+        assert await ended(app, again) is State.REVIEW
+        assert (calls[-1], heard[-1]) == (("shot", "1"), ("then", "shot 1"))
+        await again.rerun("shot#3", feedback="last")
+        assert await ended(app, again) is State.REVIEW
+        assert (calls[-1], heard[-1]) == (("shot", "2"), ("last", "shot 2"))
+
+
 async def test_what_a_cancelled_run_has_undone_is_made_again_in_its_copies(app: App, film):
     @app.job(retries=0)
     async def book(titles: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from holdfast.core.lifecycle import TERMINAL, standing
 from holdfast.core.limits import REASON_CHARACTERS
 from holdfast.core.model import COPYING, Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.outcome import ARGS_PATH
+from holdfast.core.places import PLACES_PATH, places_in
 from holdfast.core.reruns import (
     AGAIN_PATH,
     ASIDE_PATH,
@@ -43,7 +44,7 @@ from holdfast.jobs.replay_plans import effect_paths
 from holdfast.jobs.replays import said_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import SPENDING_PATH
-from holdfast.jobs.views.step_names import name_steps
+from holdfast.jobs.views.step_names import name_steps, number_steps, steps_above
 from holdfast.jobs.views.text import name_some, plural
 
 FEEDBACK_CHARACTERS = 10_000
@@ -138,11 +139,14 @@ async def fork(
 
 def find_steps(job: Job, records: Sequence[Step], asked: Sequence[str]) -> list[str]:
     """Return the paths of the steps that a person names: by path, by name as `holdfast show` has it, or "draw#3" for
-    the third recorded draw. Raises NotFound.
+    the third draw that the code called. Raises NotFound.
     """
     steps = [record for record in records if is_step(record.path)]
     paths = {step.path for step in steps}
-    shown = {name: path for path, name in name_steps(job, steps).items()}
+    places = places_in(records)
+    shown = {name: path for path, name in name_steps(job, steps, places).items()}
+    numbers = {path: number for path, (number, _) in number_steps(steps, places).items()}
+    steps.sort(key=lambda step: [numbers[path] for path in steps_above(step.path)])
     return list(dict.fromkeys(_find_step(job, steps, paths, shown, text) for text in asked))
 
 
@@ -234,7 +238,7 @@ def _prefix(job: Job, records: Sequence[Step], until: str) -> list[Step]:
     steps = [one for n, one in enumerate(records) if is_step(one.path) and (n < cut or one.started_at < began)]
     paths = {one.path for one in steps if until not in (one.name, one.path)}
     kept = {*paths, *(one.path for one in records if not is_step(one.path) and _path_beside(one.path) in paths)}
-    kept |= {one.path for one in records if is_code(one.path)} | {ORIGIN_PATH, AGAIN_PATH}
+    kept |= {one.path for one in records if is_code(one.path)} | {ORIGIN_PATH, AGAIN_PATH, PLACES_PATH}
     kept |= {one.path for one in records[:cut] if one.path.startswith(_ANSWERS)}
     return [one for one in records if one.path in kept]
 
@@ -301,7 +305,7 @@ def _copied(records: Sequence[Step]) -> list[Step]:
         elif path.startswith((SPENT_PATH, SAVED_PATH)):
             beside = _path_beside(path)
             found += [replace(one, path=SAVED_PATH + beside, name=SAVED_PATH[:-1])] if beside in paths else []
-        elif path.startswith((AGAIN_PATH, ASIDE_PATH, CODE_PATH, SLEEP_PATH)) or (
+        elif path.startswith((AGAIN_PATH, ASIDE_PATH, CODE_PATH, PLACES_PATH, SLEEP_PATH)) or (
             path.startswith(ARGS_PATH) and _path_beside(path) in paths
         ):
             found.append(one)

@@ -111,6 +111,7 @@ class Call:
             if attempt.job.epoch == 1 or not self._was_effect():
                 self._number()
             self.choose_variant()
+            journal.calls.note_place(self.path)
         again = journal.records.again.get(self.path) if journal.records.again else None
         self._other_args = None if again is None else again.args
         """The arguments that a person gave the step instead of those of this call."""

@@ -28,6 +28,7 @@ class EffectCall(Call):
         effects = self.journal.effects
         self.move(effects.locate(self.spec, self.key, self.path))
         self.choose_variant()
+        self.journal.calls.note_place(self.path)
         fresh: concurrent.futures.Future[Step] = concurrent.futures.Future()
         under_way = effects.under_way.setdefault(self.path, fresh)
         return under_way, under_way is fresh

@@ -33,6 +33,8 @@ class Records:
         """How often that happened, and which effects may happen again."""
         self.rerun_epoch = 0
         """The epoch before the last time. Records of later leases are newer than that."""
+        self.places = ""
+        """The places of calls, as recorded: see `core.places`."""
         self.origin: Origin | None = None
         """What the run was made from, if it is a rerun or a fork."""
         self._known_paths: set[str] | None = None

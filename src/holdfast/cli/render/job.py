@@ -162,7 +162,7 @@ def _print_steps(out: Console, view: JobView) -> None:
     _print_heading(out, f"Steps: {done:,} of {len(steps):,} done")
     if len(steps) > STEPS_SHOWN:
         out.print(f"  the last {STEPS_SHOWN}; all of them: --json", style="dim")
-    names = name_steps(view.job, steps)
+    names = name_steps(view.job, steps, view.places)
     # The last steps matter most: the job is there, or failed there.
     lines = [step_line(step, names[step.path], is_in_doubt=step.path in in_doubt) for step in steps[-STEPS_SHOWN:]]
     if out.width < TABLE_WIDTH:

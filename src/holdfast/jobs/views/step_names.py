@@ -14,6 +14,7 @@ from holdfast.core.canonical import canonical
 from holdfast.core.errors import BadValue
 from holdfast.core.keys import digest
 from holdfast.core.model import Job, Step, StepState
+from holdfast.core.places import group_of, in_order
 from holdfast.jobs.views.shapes import plain_value
 from holdfast.jobs.views.text import one_line
 
@@ -29,11 +30,13 @@ NUMBERS = range(101)
 
 DEPTH = 6
 
+_NO_PLACES: Mapping[str, int] = {}
+
 _HASHED = re.compile(r"([0-9a-f]{16})((?:,[0-9a-f]{3})*)")
 
 
-def name_steps(job: Job, steps: Sequence[Step]) -> dict[str, str]:
-    """Return a short name for each step, by its path."""
+def name_steps(job: Job, steps: Sequence[Step], places: Mapping[str, int] = _NO_PLACES) -> dict[str, str]:
+    """Return a short name for each step, by its path. `places` has the order of calls (`core.places`)."""
     texts = list(dict.fromkeys(islice(_candidates(job, steps), CANDIDATES)))
     whole = {digest(f"[{text}]")[:16]: text for text in texts}
     tagged: dict[str, list[str]] = {}
@@ -41,8 +44,27 @@ def name_steps(job: Job, steps: Sequence[Step]) -> dict[str, str]:
         tagged.setdefault(digest(text)[:3], []).append(text)
     parts = {part for step in steps for part in step.path.split("/")}
     arguments = {part: _argument(part, whole, tagged) for part in parts}
-    numbers = _numbers(steps)
-    return {step.path: " / ".join(_named(path, arguments, numbers) for path in _above(step.path)) for step in steps}
+    numbers = number_steps(steps, places)
+    return {
+        step.path: " / ".join(_named(path, arguments, numbers) for path in steps_above(step.path)) for step in steps
+    }
+
+
+def number_steps(steps: Sequence[Step], places: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return which of the calls of its name each step is, and each step around one, and how many there are."""
+    groups: dict[str, dict[str, None]] = {}
+    for step in steps:
+        for path in steps_above(step.path):
+            groups.setdefault(group_of(path), {})[path] = None
+    return {
+        path: (n, len(paths)) for paths in groups.values() for n, path in enumerate(in_order(list(paths), places), 1)
+    }
+
+
+def steps_above(path: str) -> list[str]:
+    """Return the paths of a step and of the steps around it, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def _candidates(job: Job, steps: Sequence[Step]) -> Iterator[str]:
@@ -83,15 +105,6 @@ def _argument(part: str, whole: Mapping[str, str], tagged: Mapping[str, list[str
     return None
 
 
-def _numbers(steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
-    """Return which of the calls of its name a step is, and how many there are, in the order of the records."""
-    groups: dict[str, dict[str, None]] = {}
-    for step in steps:
-        for path in _above(step.path):
-            groups.setdefault(_group(path), {})[path] = None
-    return {path: (n, len(paths)) for paths in groups.values() for n, path in enumerate(paths, 1)}
-
-
 def _named(path: str, arguments: Mapping[str, str | None], numbers: Mapping[str, tuple[int, int]]) -> str:
     part = path.rpartition("/")[2]
     name, _, rest = part.partition("#")
@@ -101,14 +114,3 @@ def _named(path: str, arguments: Mapping[str, str | None], numbers: Mapping[str,
         return f"{name}, item {number}" if count > 1 else name
     again = f", call {nth}" if nth else ""
     return f"{name} {argument}{again}" if argument else f"{name}{again}"
-
-
-def _above(path: str) -> list[str]:
-    """Return the paths of a step and of the steps around it, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
-
-
-def _group(path: str) -> str:
-    above, _, part = path.rpartition("/")
-    return f"{above}/{part.partition('#')[0]}"
