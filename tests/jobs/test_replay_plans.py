@@ -141,7 +141,7 @@ async def test_jobs_in_review_are_grouped_by_what_stopped_them(app: App, film):
     groups = await view_groups(jobs)
 
     told = [(group.type, group.step, group.error.rpartition(".")[2], group.count, group.in_doubt) for group in groups]
-    assert told[0] == ("film", "draw", "ItemsFailed", 3, 0)
+    assert told[0] == ("film", "draw", "ProviderError", 3, 0)
     assert sorted(told[1:]) == [
         ("film", "publish", "EffectInDoubt", 1, 1),
         ("write", "(the job's own code)", "ValueError", 2, 0),
@@ -149,6 +149,9 @@ async def test_jobs_in_review_are_grouped_by_what_stopped_them(app: App, film):
     assert groups[0].first <= groups[0].last
     assert set(groups[0].examples) == {run.id for run in first}
     assert [group.type for group in await view_groups(jobs, Selection(type="write"))] == ["write"]
+    for error in ("ProviderError", "ItemsFailed", groups[0].error):
+        assert (await preview_replays(jobs, Selection(error=error))).total == 3
+    assert (await preview_replays(jobs, Selection(error="ValueError"))).total == 2
     plan = await preview_replays(jobs, groups[0].selection())
     assert (plan.total, dict(plan.types), plan.will_run, plan.recorded, plan.in_doubt) == (3, {"film": 3}, 3, 3, 0)
     assert str(plan).startswith("replay of 3 jobs: 3 film\n  3 failed steps run again\n  3 recorded steps are kept")
