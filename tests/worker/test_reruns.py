@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import App, current, spend, step, wait_for
 from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
-from holdfast.core.model import State
+from holdfast.core.model import State, Where
 from holdfast.core.reruns import ASIDE_PATH
 from tests.support.given import until
 
@@ -100,6 +100,7 @@ async def test_of_an_ended_job_a_new_run_is_made_that_pays_only_for_what_changes
     assert (status.spent, status.saved) == ({"usd": 1}, {"usd": 2})
     told = (await again.history())[1]
     assert (told.event, told.note["rerun"], told.note["kept"]) == ("activate", run.id, "6 recorded steps")
+    assert told.note["at"] == 'sketch "hill"'
     assert await run.result() == before
 
 
@@ -124,6 +125,7 @@ async def test_a_job_in_review_is_replayed_without_what_was_rejected_and_its_his
     assert told.note["feedback"] == "too dark"
     assert told.note["reason"] == "the client said so"
     assert told.note["set_aside"] == 1
+    assert told.note["again"] == ['sketch "sea"']
     (aside,) = await app.engine.steps_under(run.id, ASIDE_PATH)
     assert aside.result == '"sea-1.png"'
 
@@ -368,6 +370,60 @@ async def test_what_can_not_run_again_is_refused_with_what_to_do(app: App, film)
         await run.rerun("sketch")
     with pytest.raises(Invalid, match="name the steps to run again"):
         await run.rerun()
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("steps", "given", "line"),
+    [
+        ([3], {}, 'step 3 is not a text; give one, such as "draw#3"'),
+        (["sketch"], {"feedback": None}, 'feedback=None is not a text; give one, such as feedback="too dark"'),
+        (["sketch"], {"feedback": 5}, 'feedback=5 is not a text; give one, such as feedback="too dark"'),
+        (["sketch"], {"reason": 5}, 'reason=5 is not a text; give one, such as reason="too dark"'),
+        (
+            ["sketch"],
+            {"allow": "publish"},
+            "allow='publish' is not a list of names; give one, such as allow=[\"publish\"]",
+        ),
+        (["sketch"], {"allow": [5]}, 'allow=[5]: 5 is not a text; give one, such as "publish"'),
+        (["sketch"], {"args": 3}, 'args=3 is not a list of arguments; give one, such as args=["sea", 3], or JSON text'),
+        (["strange"], {"args": "3"}, 'args 3 is not a list of arguments; give the whole list, such as ["sea", 3]'),
+    ],
+    ids=str,
+)
+async def test_what_is_given_wrongly_is_refused_in_one_line(app: App, film, steps, given, line):
+    async with app.worker():
+        run = await film.submit(["sea"])
+        await run.result()
+    with pytest.raises(Invalid) as refused:
+        await run.rerun(*steps, **given)
+    assert str(refused.value) == line
+    for name in given.keys() & {"reason", "allow", "args"}:
+        with pytest.raises(Invalid) as refused:
+            await run.fork(**{name: given[name]})
+    with pytest.raises(Invalid, match='step 5 is not a text; give one, such as "draw#3"'):
+        await run.fork(until=5)
+    with pytest.raises(Invalid, match="args=3 is not a list of arguments"):
+        await run.replay(args=3)
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_who_names_a_child_job_is_led_to_its_own_run(app: App, film):
+    @app.job(retries=0)
+    async def clip(scene: str) -> str:
+        return await sketch(scene)
+
+    @app.job(retries=0)
+    async def reel(scenes: list[str]) -> list[str]:
+        return await clip.map(scenes)
+
+    async with app.worker():
+        run = await reel.submit(["sea", "hill"])
+        await run.result(timeout=60)
+    _, second = await app.engine.find(Where(parent=run.id))
+
+    with pytest.raises(NotFound, match=f"clip is a job of its own; rerun a step of that job, {second.id}"):
+        await run.rerun("clip#2")
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

@@ -16,7 +16,7 @@ from holdfast.core.errors import Invalid, NotAllowed, NotFound
 from holdfast.core.keys import digest
 from holdfast.core.lifecycle import TERMINAL, standing
 from holdfast.core.limits import REASON_CHARACTERS
-from holdfast.core.model import COPYING, Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.model import COPYING, Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind, Where
 from holdfast.core.outcome import ARGS_PATH
 from holdfast.core.places import PLACES_PATH, places_in
 from holdfast.core.reruns import (
@@ -42,6 +42,7 @@ from holdfast.jobs.large_values import keep_copy
 from holdfast.jobs.questions import WAIT_PATH
 from holdfast.jobs.replay_plans import effect_paths
 from holdfast.jobs.replays import said_of
+from holdfast.jobs.requests import edited_args
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import SPENDING_PATH
 from holdfast.jobs.views.step_names import name_steps, number_steps, steps_above
@@ -72,10 +73,11 @@ async def rerun(
     instead of its call's, as JSON text; `feedback` is what `current().feedback` returns in it. `allow` names the
     effects that may happen again.
     """
-    _check_words(steps, args, feedback, reason)
+    _check_words(steps, args, feedback, reason, allow)
+    args = None if args is None else edited_args(args)
     job = await jobs.get(id)
     records = await jobs.engine.steps(id)
-    wanted = find_steps(job, records, steps)
+    wanted = await _wanted(jobs, job, records, steps)
     if job.state in TERMINAL:
         undone = _undone(job, records)
         now = await jobs.engine.now()
@@ -85,7 +87,7 @@ async def rerun(
         gone = {*aside.drops, *undone}
         kept = [record for record in records if record.path not in gone]
         origin = Origin(jobs=(id,), how="rerun", at=", ".join(wanted), by=by, reason=reason or feedback)
-        return await _copy(jobs, job, kept, aside.steps, origin, job.args)
+        return await _copy(jobs, job, kept, aside.steps, origin, job.args, at=_named(job, records, wanted))
 
     async def again(job: Job, now: Time) -> Change:
         if job.state is not State.REVIEW:
@@ -97,7 +99,7 @@ async def rerun(
         allowed = _find_effects(job, records, allow)
         aside = set_aside(job, records, wanted, now, feedback=feedback, args=args, allow=allowed)
         _check_effects(job, records, aside.paths, allowed, f"running {name_some(wanted)} again")
-        note = {"again": list(wanted), "set_aside": len(aside.paths)}
+        note = {"again": _named(job, records, wanted), "set_aside": len(aside.paths)}
         note |= {name: text for name, text in (("feedback", feedback), ("reason", reason)) if text}
         change = await jobs.complete_replay(replay(job, now, by=by, note=note), said_of(job), reason or feedback)
         wasted = _wasted(job, records, aside, now)
@@ -124,7 +126,8 @@ async def fork(
     `args` are the new run's arguments, as JSON text. `allow` names the effects that happened later in the other run and
     may happen again in this one.
     """
-    _check_words([until or "fork"], None, "", reason)
+    _check_words(["fork" if until is None else until], args, "", reason, allow)
+    args = None if args is None else edited_args(args)
     job = await jobs.get(id)
     records = await jobs.engine.steps(id)
     undone = _undone(job, records)
@@ -134,7 +137,8 @@ async def fork(
     allowed = _find_effects(job, records, allow)
     _check_effects(job, records, left, allowed, f"a fork{'' if until is None else f' before {until}'}")
     origin = Origin(jobs=(id,), how="fork", at=until or "", by=by, reason=reason)
-    return await _copy(jobs, job, kept, (), origin, job.args if args is None else args)
+    args = job.args if args is None else args
+    return await _copy(jobs, job, kept, (), origin, args, at=_named(job, records, () if until is None else [until]))
 
 
 def find_steps(job: Job, records: Sequence[Step], asked: Sequence[str]) -> list[str]:
@@ -148,6 +152,29 @@ def find_steps(job: Job, records: Sequence[Step], asked: Sequence[str]) -> list[
     numbers = {path: number for path, (number, _) in number_steps(steps, places).items()}
     steps.sort(key=lambda step: [numbers[path] for path in steps_above(step.path)])
     return list(dict.fromkeys(_find_step(job, steps, paths, shown, text) for text in asked))
+
+
+async def _wanted(jobs: Jobs, job: Job, records: Sequence[Step], asked: Sequence[str]) -> list[str]:
+    """Find the steps that a person names. If they name a child job instead, say so."""
+    try:
+        return find_steps(job, records, asked)
+    except NotFound:
+        for text in asked:
+            name, _, number = text.partition("#")
+            children = await jobs.engine.find(Where(parent=job.id, type=name))
+            if children:
+                place = int(number) - 1 if number.isdecimal() and 0 < int(number) <= len(children) else 0
+                raise NotFound(
+                    f"job {job.id} has no recorded step {text!r}: {name} is a job of its own; rerun a step of that "
+                    f"job, {children[place].id}"
+                ) from None
+        raise
+
+
+def _named(job: Job, records: Sequence[Step], paths: Sequence[str]) -> list[str]:
+    """Return the names of steps as a person reads them, for the history."""
+    names = name_steps(job, [record for record in records if is_step(record.path)], places_in(records))
+    return [names.get(path, path) for path in paths]
 
 
 def _find_step(job: Job, steps: Sequence[Step], paths: Collection[str], shown: dict[str, str], text: str) -> str:
@@ -170,7 +197,15 @@ def _find_step(job: Job, steps: Sequence[Step], paths: Collection[str], shown: d
     raise NotFound(f"job {job.id} has no recorded step {text!r}{hint}")
 
 
-def _check_words(steps: Sequence[str], args: str | None, feedback: str, reason: str) -> None:
+def _check_words(steps: Sequence[str], args: str | None, feedback: str, reason: str, allow: Collection[str]) -> None:
+    for step in steps:
+        _check_text(f"step {step!r}", step, '"draw#3"')
+    for name, given in (("feedback", feedback), ("reason", reason)):
+        _check_text(f"{name}={given!r}", given, f'{name}="too dark"')
+    if isinstance(allow, str) or not isinstance(allow, Collection):
+        raise Invalid(f'allow={allow!r} is not a list of names; give one, such as allow=["publish"]')
+    for effect in allow:
+        _check_text(f"allow={allow!r}: {effect!r}", effect, '"publish"')
     if not steps:
         raise Invalid("name the steps to run again")
     if args is not None and len(steps) > 1:
@@ -179,6 +214,11 @@ def _check_words(steps: Sequence[str], args: str | None, feedback: str, reason: 
         raise Invalid(
             f"feedback may have {FEEDBACK_CHARACTERS:,} characters, and a reason {REASON_CHARACTERS:,}; shorten it"
         )
+
+
+def _check_text(what: str, given: object, example: str) -> None:
+    if not isinstance(given, str):
+        raise Invalid(f"{what} is not a text; give one, such as {example}")
 
 
 def _find_effects(job: Job, records: Sequence[Step], allow: Collection[str]) -> list[str]:
@@ -260,8 +300,12 @@ def _path_beside(path: str) -> str:
     return path.partition("/")[2]
 
 
-async def _copy(jobs: Jobs, job: Job, kept: Sequence[Step], more: Sequence[Step], origin: Origin, args: str) -> Job:
-    """Make a new run of a job that begins with these records. What they made is never undone by it."""
+async def _copy(
+    jobs: Jobs, job: Job, kept: Sequence[Step], more: Sequence[Step], origin: Origin, args: str, *, at: Sequence[str]
+) -> Job:
+    """Make a new run of a job that begins with these records. What they made is never undone by it. `at` names, for the
+    history, the steps where it differs.
+    """
     now = await jobs.engine.now()
     if (before := origin_of(kept)) is not None:
         origin = replace(origin, jobs=(*origin.jobs, *before.jobs))
@@ -286,7 +330,7 @@ async def _copy(jobs: Jobs, job: Job, kept: Sequence[Step], more: Sequence[Step]
     new = await keep_copy(jobs.engine, new, steps)
     await jobs.engine.insert([new])
     done = sum(is_step(one.path) for one in steps)
-    note = {origin.how: job.id, "at": origin.at, "kept": plural(done, "recorded step"), "reason": origin.reason}
+    note = {origin.how: job.id, "at": ", ".join(at), "kept": plural(done, "recorded step"), "reason": origin.reason}
     change = activate(new, now, by=origin.by, steps=steps, note={name: text for name, text in note.items() if text})
     (answer,) = await jobs.engine.commit([change])
     if not isinstance(answer, Applied):
