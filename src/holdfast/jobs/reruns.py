@@ -173,7 +173,9 @@ async def _wanted(jobs: Jobs, job: Job, records: Sequence[Step], asked: Sequence
 
 def _named(job: Job, records: Sequence[Step], paths: Sequence[str]) -> list[str]:
     """Return the names of steps as a person reads them, for the history."""
-    names = name_steps(job, [record for record in records if is_step(record.path)], places_in(records))
+    steps = {record.path: record for record in records if is_step(record.path)}
+    known = [path for path in paths if path in steps]
+    names = name_steps(job, list(steps.values()), places_in(records), known)
     return [names.get(path, path) for path in paths]
 
 

@@ -5,7 +5,7 @@ arguments or of an earlier result, so a value from there with the same hash is t
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Any
 from urllib.parse import unquote
@@ -35,19 +35,22 @@ _NO_PLACES: Mapping[str, int] = {}
 _HASHED = re.compile(r"([0-9a-f]{16})((?:,[0-9a-f]{3})*)")
 
 
-def name_steps(job: Job, steps: Sequence[Step], places: Mapping[str, int] = _NO_PLACES) -> dict[str, str]:
-    """Return a short name for each step, by its path. `places` has the order of calls (`core.places`)."""
+def name_steps(
+    job: Job, steps: Sequence[Step], places: Mapping[str, int] = _NO_PLACES, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return a short name for each step, by its path; with `only`, for these. `places` has the order of calls
+    (`core.places`).
+    """
+    paths = [step.path for step in steps] if only is None else list(only)
+    parts = {part for path in paths for part in path.split("/")}
     texts = list(dict.fromkeys(islice(_candidates(job, steps), CANDIDATES)))
     whole = {digest(f"[{text}]")[:16]: text for text in texts}
     tagged: dict[str, list[str]] = {}
-    for text in texts:
+    for text in texts if any("," in part for part in parts) else ():
         tagged.setdefault(digest(text)[:3], []).append(text)
-    parts = {part for step in steps for part in step.path.split("/")}
     arguments = {part: _argument(part, whole, tagged) for part in parts}
-    numbers = number_steps(steps, places)
-    return {
-        step.path: " / ".join(_named(path, arguments, numbers) for path in steps_above(step.path)) for step in steps
-    }
+    numbers = number_steps(steps, places) if None in arguments.values() else {}
+    return {path: " / ".join(_named(one, arguments, numbers) for one in steps_above(path)) for path in paths}
 
 
 def number_steps(steps: Sequence[Step], places: Mapping[str, int]) -> dict[str, tuple[int, int]]:
