@@ -45,7 +45,7 @@ from holdfast.jobs.replays import said_of
 from holdfast.jobs.requests import edited_args
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import SPENDING_PATH
-from holdfast.jobs.views.step_names import name_steps, number_steps, steps_above
+from holdfast.jobs.views.step_names import has_hash, name_steps, number_steps, steps_above
 from holdfast.jobs.views.text import name_some, plural
 
 FEEDBACK_CHARACTERS = 10_000
@@ -172,9 +172,9 @@ async def _wanted(jobs: Jobs, job: Job, records: Sequence[Step], asked: Sequence
 
 
 def _named(job: Job, records: Sequence[Step], paths: Sequence[str]) -> list[str]:
-    """Return the names of steps as a person reads them, for the history."""
+    """Return the paths of steps for the history, and names instead of those that have a hash."""
     steps = {record.path: record for record in records if is_step(record.path)}
-    known = [path for path in paths if path in steps]
+    known = [path for path in paths if path in steps and has_hash(path)]
     names = name_steps(job, list(steps.values()), places_in(records), known)
     return [names.get(path, path) for path in paths]
 

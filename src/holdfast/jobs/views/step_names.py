@@ -64,6 +64,11 @@ def number_steps(steps: Sequence[Step], places: Mapping[str, int]) -> dict[str, 
     }
 
 
+def has_hash(path: str) -> bool:
+    """Whether a path has a hash of arguments instead of a key."""
+    return any(_HASHED.fullmatch(part.partition("#")[2].partition("#")[0]) for part in path.split("/"))
+
+
 def steps_above(path: str) -> list[str]:
     """Return the paths of a step and of the steps around it, the outermost first."""
     parts = path.split("/")
