@@ -7,7 +7,7 @@ import pytest
 from holdfast import App, current, spend, step, wait_for
 from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
 from holdfast.core.model import State, Where
-from holdfast.core.reruns import ASIDE_PATH
+from holdfast.core.reruns import AGAIN_PATH, ASIDE_PATH
 from tests.support.given import until
 
 ENGINES = ["memory", "file", "sqlite", "postgres", "redis"]
@@ -342,6 +342,8 @@ async def test_a_yes_is_for_one_rerun_only(app: App, poster):
         await again.result()
         third = await again.rerun("sketch")
         assert await ended(app, third) is State.REVIEW
+        (counted,) = [one for one in await app.engine.steps((await again.fork()).id) if one.path == AGAIN_PATH]
+        assert counted.result == "1"
 
     assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
 
@@ -368,6 +370,8 @@ async def test_what_can_not_run_again_is_refused_with_what_to_do(app: App, film)
         await run.rerun("sketched")
     with pytest.raises(Invalid, match="has 2 steps sketch; choose one, such as sketch#1"):
         await run.rerun("sketch")
+    with pytest.raises(NotFound, match="has 2 steps sketch, so there is no 'sketch#3'"):
+        await run.rerun("sketch#3")
     with pytest.raises(Invalid, match="name the steps to run again"):
         await run.rerun()
 

@@ -30,6 +30,7 @@ from holdfast.core.reruns import (
     is_code,
     origin_of,
     own_record,
+    read_reruns,
     set_aside,
     without_variant,
 )
@@ -194,6 +195,10 @@ def _find_step(job: Job, steps: Sequence[Step], paths: Collection[str], shown: d
         raise Invalid(
             f"job {job.id} has {plural(len(named), f'step {name}', f'steps {name}')}; choose one, such as {name}#1"
         )
+    if named:
+        raise NotFound(
+            f"job {job.id} has {plural(len(named), f'step {name}', f'steps {name}')}, so there is no {text!r}"
+        )
     known = sorted({step.name for step in steps})
     hint = suggest(name, known) or (f"; it has {name_some(known)}" if known else "; it has recorded none")
     raise NotFound(f"job {job.id} has no recorded step {text!r}{hint}")
@@ -348,6 +353,8 @@ def _copied(records: Sequence[Step]) -> list[Step]:
         path = one.path
         if is_step(path):
             found += [one] if path in paths else []
+        elif path == AGAIN_PATH:  # what was allowed then isn't allowed in the copy
+            found.append(replace(one, result=str(read_reruns(one).number)))
         elif path.startswith((SPENT_PATH, SAVED_PATH)):
             beside = _path_beside(path)
             found += [replace(one, path=SAVED_PATH + beside, name=SAVED_PATH[:-1])] if beside in paths else []
