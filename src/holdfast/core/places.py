@@ -12,7 +12,7 @@ PLACES_PATH = "~places"
 """The path of the record of the calls that weren't recorded in the order in which the code made them."""
 
 PLACES_LIMIT = 4_000
-"""How many calls that record names. The others are numbered after them."""
+"""How many calls that record names, at most. In a job with more, they are numbered in the order of the records."""
 
 DIGITS = 8
 """The record names a call by so many digits of a hash of its path."""

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import quoted_name, step_path
 from holdfast.core.model import Step
-from holdfast.core.places import places_text
+from holdfast.core.places import PLACES_LIMIT, places_text
 from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, describe_other_key, describe_unasked
 from holdfast.worker.records import Records, paths_above
 from holdfast.worker.registry import StepSpec, place_of
@@ -93,16 +93,17 @@ class Calls:
 
     def note_place(self, path: str) -> None:
         """Note that the code has made this call, after those before it."""
-        self._called.setdefault(path)
+        if len(self._called) <= PLACES_LIMIT:
+            self._called.setdefault(path)
 
     def places(self) -> str:
         """Return the places of the calls that weren't recorded in their order (`core.places`)."""
         if self._places is not None:
             return self._places
-        before = self._records.places
-        if len(self._called) < 2:
+        before, recorded = self._records.places, self._records.steps
+        if len(self._called) < 2 or max(len(self._called), len(recorded)) > PLACES_LIMIT:
             return before
-        return places_text(list(self._called), list(self._records.steps), before)
+        return places_text(list(self._called), list(recorded), before)
 
     # Recorded steps that the code doesn't call, or calls differently.
 
