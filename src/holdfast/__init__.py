@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.blobs.blob import Blob as Blob
     from holdfast.core.alerts import AlertEvent as AlertEvent
     from holdfast.core.declared_limits import Limit as Limit
+    from holdfast.core.errors import AlreadyHappened as AlreadyHappened
     from holdfast.core.errors import BadValue as BadValue
     from holdfast.core.errors import BlobError as BlobError
     from holdfast.core.errors import BlobGone as BlobGone
@@ -81,6 +82,7 @@ _HOMES = {
     "chain": "holdfast.app.flows",
     "chord": "holdfast.app.flows",
     "group": "holdfast.app.flows",
+    "AlreadyHappened": "holdfast.core.errors",
     "BadValue": "holdfast.core.errors",
     "Blob": "holdfast.blobs.blob",
     "BlobError": "holdfast.core.errors",

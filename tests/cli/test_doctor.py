@@ -360,7 +360,7 @@ async def film() -> int:
 
 @pytest.mark.parametrize(
     ("name", "was", "level"),
-    [("sketched", "", "ok"), ("painted", "", "warn"), ("painted", ", was='sketched'", "ok")],
+    [("sketched", "", "ok"), ("painted", "", "fail"), ("painted", ", was='sketched'", "ok")],
 )
 def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, was, level, cli, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "STEPS", known := {})  # type: ignore[var-annotated]
@@ -378,7 +378,7 @@ def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, 
     id = in_store(cli.path, work)
     told, text = checks(cli, f"{file}:app")["steps"]
     assert told == level
-    if level == "warn":
+    if level == "fail":
         assert text == (
             f"1 unfinished job ({id[-8:]}) recorded sketched (3), which this App doesn't define: "
             "if you renamed a step, @step(was='sketched') makes it use the old records"

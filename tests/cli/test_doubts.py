@@ -1,5 +1,6 @@
 """Effects in doubt, waits and undo, as `show`, `review` and `resolve --step` tell them and take an answer."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,17 @@ def id(cli: Cli) -> str:
 
 
 # Doubts.
+
+
+def test_a_job_with_an_effect_in_doubt_is_replayed_only_on_purpose(cli: Cli, id: str):
+    result = cli("replay", id)
+
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"holdfast: job {id}: {SEND} is in doubt, so a replay would stop before it; say whether it happened with "
+        f"holdfast resolve {id} --step {shlex.quote(SEND)}, or pass --yes\n",
+    )
+    assert cli.json("replay", id, "--yes")["state"] == "available"
 
 
 @pytest.mark.parametrize("verb", ["show", "review"])

@@ -1,7 +1,17 @@
 """`holdfast rerun`, `fork` and `compare`: what they say, as text and as JSON, and what they refuse."""
 
-from holdfast.core.model import State
+from pathlib import Path
+
+import pytest
+
+from holdfast.conformance.given import step
+from holdfast.core.changes import complete
+from holdfast.core.model import State, StepState
+from holdfast.jobs.requests import JobRequest
+from holdfast.jobs.service import Jobs
+from holdfast.worker import registry
 from tests.cli.conftest import Cli
+from tests.cli.stores import in_store
 
 
 def test_a_rerun_of_a_job_in_review_replays_it(cli: Cli, ids: dict[State, str]):
@@ -46,3 +56,41 @@ def test_a_running_job_and_an_unknown_step_are_refused(cli: Cli, ids: dict[State
         "needs a person, or cancel it first\n",
     )
     assert unknown.stderr == f"holdfast: job {ids[State.REVIEW]} has no recorded step 'drow'; did you mean draw?\n"
+
+
+APP = """
+from holdfast import App, step
+app = App()
+
+@step
+async def etched(plate: int) -> str:
+    return "new"
+
+@step
+async def inked(plate: int) -> str:
+    return "as it was"
+"""
+
+
+def test_what_older_code_made_is_shown_and_rerun(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("etched", "inked"):
+        monkeypatch.delitem(registry.STEPS, name, raising=False)
+    (tmp_path / "press.py").write_text(APP)
+
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([JobRequest(type="print")])
+        (held,) = await jobs.engine.claim("w-1", ["default"], 1)
+        code = step(held, "~code/1", StepState.STARTED, result='{"etched":"0a1b2c3d"}')
+        await jobs.engine.record([step(held, "etched#1"), step(held, "etched#2"), step(held, "inked#1"), code])
+        await jobs.engine.commit([complete(held, await jobs.engine.now(), by="w-1", result="null")])
+        return held.id
+
+    id = in_store(cli.path, work)
+    assert "code: etched 0a1b2c3d (2)" in cli.ok("show", id)
+
+    made = cli.json("rerun", id, "--older-code", "--app", "press.py:app")["job"]["id"]
+
+    assert [one["path"] for one in cli.json("show", made)["steps"]] == ["inked#1"]
+    again = cli("rerun", made, "--older-code", "--app", "press.py:app")
+    assert (again.exit_code, again.stderr) == (1, f"holdfast: job {made}: this code made every step that is recorded\n")
+    assert cli("rerun", id, "--older-code").exit_code == 2

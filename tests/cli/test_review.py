@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import person
+from holdfast.cli.verbs import replay as replay_verb
 from holdfast.core.model import State
 from tests.cli.conftest import Cli
 
@@ -107,6 +109,24 @@ def test_arguments_that_fit_the_app_are_taken(args: list[str], cli: Cli, ids: di
     assert state(cli, ids) == "available"
 
 
+def test_a_preview_checks_edited_arguments_too(cli: Cli, ids: dict[State, str], app: str):
+    result = cli("replay", ids[State.REVIEW], "--args", "[1]", "--app", app, "--preview")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "make_video" in result.stderr
+
+
+def test_a_result_for_many_jobs_must_fit_the_type_of_each(cli: Cli, ids: dict[State, str], app: str):
+    many = ["resolve", "--type", "make_video", "--app", app, "--yes"]
+
+    result = cli(*many, "--result", "[1]")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("holdfast: result of make_video: ")
+    assert not cli.json("jobs", "--type", "holdfast.bulk")["jobs"]
+    assert cli.json(*many, "--result", '{"film": "by-hand.mp4"}')["verb"] == "resolve"
+
+
 def test_an_app_that_does_not_know_the_job_is_told(cli: Cli, ids: dict[State, str], tmp_path: Path):
     (tmp_path / "shop_of_books.py").write_text(APP.format(name="make_book"))
 
@@ -190,6 +210,20 @@ def test_a_preview_changes_nothing(cli: Cli, ids: dict[State, str]):
     assert told.startswith(f"replay of make_video {ids[State.REVIEW][-8:]}\n")
     assert cli.json("replay", "--type", "make_video", "--preview")["total"] == 1
     assert state(cli, ids) == "review"
+
+
+def test_on_a_terminal_the_plan_is_shown_and_asked_about(cli: Cli, ids: dict[State, str], monkeypatch):
+    monkeypatch.setattr(person, "at_terminal", lambda: True)
+    monkeypatch.setattr(replay_verb, "at_terminal", lambda: True)
+
+    refused = cli("replay", ids[State.REVIEW], input="n\n")
+
+    assert refused.exit_code == 1
+    assert "3 recorded steps are kept" in refused.stdout
+    assert "replay 1 job?" in refused.stderr
+    assert state(cli, ids) == "review"
+    assert cli("replay", ids[State.REVIEW], input="y\n").exit_code == 0
+    assert state(cli, ids) == "available"
 
 
 def test_many_jobs_are_replayed_by_a_job_that_a_worker_runs(cli: Cli, ids: dict[State, str]):

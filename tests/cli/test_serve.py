@@ -26,6 +26,17 @@ async def double(x: int) -> int:
 """
 
 
+CALLING = """
+from holdfast import App, callback
+app = App()
+
+@app.job
+async def order() -> str:
+    async with callback(as_=str) as cb:
+        return cb.url
+"""
+
+
 def bearer(text: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {text.strip()}"}
 
@@ -120,6 +131,14 @@ def test_two_servers_on_one_store_know_each_others_tokens(tmp_path: Path, cli: C
         assert [httpx.get(f"{base}/x", headers=bearer(token)).status_code for base in (one, two)] == [404, 404]
         assert cli("token", "revoke", "t", "--url", url).exit_code == 0
         assert [httpx.get(f"{base}/x", headers=bearer(token)).status_code for base in (one, two)] == [401, 401]
+
+
+def test_a_job_of_the_worker_beside_can_name_the_server_to_a_provider(tmp_path: Path, cli: Cli):
+    (tmp_path / "orders.py").write_text(CALLING)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with a_real_server(tmp_path, "orders:app", "--with-worker", "--url", url) as (base, _):
+        submit = ("submit", "orders:app", "order", "--wait", "--timeout", "40s", "--url", url)
+        assert f"{base}/callback/" in cli.ok(*submit)
 
 
 def test_a_worker_beside_runs_the_jobs(tmp_path: Path, cli: Cli):

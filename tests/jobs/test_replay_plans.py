@@ -4,8 +4,9 @@ import pytest
 
 from holdfast import App, step
 from holdfast.core.errors import NotAllowed
-from holdfast.core.model import State
-from holdfast.jobs.replay_plans import preview_replays
+from holdfast.core.model import Entry, State
+from holdfast.core.summaries import StepCounts, StepSummary
+from holdfast.jobs.replay_plans import Typical, in_review_ms, preview_replays
 from holdfast.jobs.selections import Selection
 from holdfast.jobs.views.review_groups import view_groups
 from holdfast.worker.context import spend
@@ -77,7 +78,9 @@ async def test_a_plan_tells_what_runs_again_and_what_is_kept_and_the_replay_does
         assert (plan.in_doubt, plan.effects, plan.runs) == ((), (), 1)
         assert plan.expected == {"announce": 1, "publish": 1}
         told = str(plan)
-        assert "1 step runs again: draw#" in told
+        assert '1 step runs again: draw "sea"' in told
+        assert plan.first_effects == ("publish",)
+        assert "effects that would happen for the first time: publish" in told
         assert "2 recorded steps are kept" in told
         assert "as in recent runs, it then has about 1 announce, 1 publish to do" in told
         assert "as in 1 recent run" in told
@@ -118,6 +121,53 @@ async def test_a_plan_counts_the_money_that_recent_runs_spent(app: App, film):
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_what_has_failed_is_counted_also_in_a_run_that_is_larger_than_recent_ones(app: App, film):
+    broken.add("sea")
+    async with app.worker():
+        good = await film.submit(["hill"])
+        run = await film.submit(["hill", "lake", "wood", "sea"])
+        await ended(app, good, run)
+
+    plan = await run.preview_replay()
+
+    assert plan.spent == {"usd": 500_000}
+    typical = Typical(runs=1, ms=100, counts={"draw": 1}, ms_each={"draw": 80})
+    missing = typical.missing(StepSummary(run.id, {"draw": StepCounts(done=3, failed=1)}))
+    assert (missing, typical.ms_of(missing)) == ({"draw": 1}, 100)
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_with_other_arguments_a_plan_keeps_only_what_has_a_key(app: App, film):
+    broken.add("film 2")
+
+    @app.job(retries=0)
+    async def films(scene: str) -> str:
+        await draw(scene)
+        await publish("film 1")
+        return await announce(await draw("film 2"))
+
+    async with app.worker():
+        run = await films.submit("sea")
+        await ended(app, run)
+
+    plan = await run.preview_replay(args=["hill"])
+
+    assert plan.recorded == ("publish#film 1",)
+    assert [plan.names[path] for path in plan.may_run] == ['draw "sea"']
+    assert "so whatever receives a changed value runs, too: up to 1 recorded step" in str(plan)
+
+
+def test_the_time_that_a_job_waits_for_a_decision_is_not_its_own():
+    states = [State.ACTIVE, State.REVIEW, State.REVIEW, State.AVAILABLE, State.ACTIVE, State.REVIEW, State.COMPLETED]
+    history = [
+        Entry(job="", version=n, at=n * 10, event="", before=None, after=state, by="", epoch=1)
+        for n, state in enumerate(states)
+    ]
+
+    assert in_review_ms(history) == 20 + 10
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
 async def test_only_a_job_in_review_has_a_plan(app: App, film):
     run = await film.submit(["hill"])
 
@@ -141,7 +191,7 @@ async def test_jobs_in_review_are_grouped_by_what_stopped_them(app: App, film):
     groups = await view_groups(jobs)
 
     told = [(group.type, group.step, group.error.rpartition(".")[2], group.count, group.in_doubt) for group in groups]
-    assert told[0] == ("film", "draw", "ItemsFailed", 3, 0)
+    assert told[0] == ("film", "draw", "ProviderError", 3, 0)
     assert sorted(told[1:]) == [
         ("film", "publish", "EffectInDoubt", 1, 1),
         ("write", "(the job's own code)", "ValueError", 2, 0),
@@ -149,6 +199,9 @@ async def test_jobs_in_review_are_grouped_by_what_stopped_them(app: App, film):
     assert groups[0].first <= groups[0].last
     assert set(groups[0].examples) == {run.id for run in first}
     assert [group.type for group in await view_groups(jobs, Selection(type="write"))] == ["write"]
+    for error in ("ProviderError", "ItemsFailed", groups[0].error):
+        assert (await preview_replays(jobs, Selection(error=error))).total == 3
+    assert (await preview_replays(jobs, Selection(error="ValueError"))).total == 2
     plan = await preview_replays(jobs, groups[0].selection())
     assert (plan.total, dict(plan.types), plan.will_run, plan.recorded, plan.in_doubt) == (3, {"film": 3}, 3, 3, 0)
     assert str(plan).startswith("replay of 3 jobs: 3 film\n  3 failed steps run again\n  3 recorded steps are kept")

@@ -1,10 +1,12 @@
 """A fork begins with what another run had recorded before a step, pays only for the rest, and undoes nothing of it."""
 
+from typing import Any
+
 import pytest
 
 from holdfast import App, spend, step
-from holdfast.core.errors import NotAllowed, NotFound
-from holdfast.core.model import State
+from holdfast.core.errors import NotAllowed, NotFound, StoreError
+from holdfast.core.model import State, Where
 from holdfast.jobs.views.comparison import view_comparison
 from tests.support.given import until
 
@@ -77,6 +79,29 @@ async def test_a_fork_keeps_what_came_before_a_step_and_children_that_completed(
     assert found.other.origin is not None
     assert (found.other.origin.jobs, found.other.origin.how, found.other.origin.at) == ((run.id,), "fork", "draw")
     assert found.shape()["same_result"] is False
+
+
+async def test_a_copy_that_was_cut_off_before_it_had_its_records_never_runs(app: App, film):
+    async with app.worker():
+        run = await film.submit("sea", True)
+        await run.result(timeout=60)
+        calls.clear()
+    jobs = await app.open()
+    store: Any = app.engine
+    store.fails["commit"] = 1
+    with pytest.raises(StoreError):
+        await run.fork()
+
+    (left,) = await app.engine.find(Where(states=(State.PENDING,)))
+    assert "waiting for its records, which are copied from another run" in str(await jobs.status(left.id))
+    with pytest.raises(NotAllowed, match="cancel it, and rerun or fork that run again"):
+        await jobs.activate(left.id)
+    await jobs.cancel(left.id)
+    async with app.worker():
+        other = await run.fork()
+        await other.result(timeout=60)
+
+    assert calls == []
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

@@ -6,14 +6,15 @@ import pytest
 
 from holdfast import App, current, spend, step, wait_for
 from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound, StoreBusy
-from holdfast.core.model import State
-from holdfast.core.reruns import ASIDE_PATH
+from holdfast.core.model import State, Where
+from holdfast.core.reruns import AGAIN_PATH, ASIDE_PATH
 from tests.support.given import until
 
 ENGINES = ["memory", "file", "sqlite", "postgres", "redis"]
 
 calls: list[tuple[str, str]] = []
 keys: list[str] = []
+published_with: list[str] = []
 heard: list[tuple[str, object]] = []
 undone: list[tuple[str, str]] = []
 world = {"fails": False, "pictures": 0}
@@ -46,6 +47,7 @@ async def animate(number: int, picture: str) -> str:
 @step(effect="once", key=lambda film: "film")
 async def publish(film: str) -> str:
     took("publish", film)
+    published_with.append(current().idempotency_key)
     return f"published {film}"
 
 
@@ -57,7 +59,7 @@ async def chapter(title: str) -> str:
 
 @pytest.fixture
 def film(app: App):
-    for record in (calls, keys, heard, undone):
+    for record in (calls, keys, published_with, heard, undone):
         record.clear()
     world.update(fails=False, pictures=0)
 
@@ -98,6 +100,7 @@ async def test_of_an_ended_job_a_new_run_is_made_that_pays_only_for_what_changes
     assert (status.spent, status.saved) == ({"usd": 1}, {"usd": 2})
     told = (await again.history())[1]
     assert (told.event, told.note["rerun"], told.note["kept"]) == ("activate", run.id, "6 recorded steps")
+    assert told.note["at"] == 'sketch "hill"'
     assert await run.result() == before
 
 
@@ -122,6 +125,7 @@ async def test_a_job_in_review_is_replayed_without_what_was_rejected_and_its_his
     assert told.note["feedback"] == "too dark"
     assert told.note["reason"] == "the client said so"
     assert told.note["set_aside"] == 1
+    assert told.note["again"] == ['sketch "sea"']
     (aside,) = await app.engine.steps_under(run.id, ASIDE_PATH)
     assert aside.result == '"sea-1.png"'
 
@@ -197,6 +201,67 @@ async def test_a_copy_never_undoes_what_the_first_run_made(app: App, film):
     assert undone == [("sea-3.png", keys[-1])]
 
 
+async def test_steps_are_numbered_in_the_order_of_their_calls_whichever_ended_first(app: App, film):
+    gates = [asyncio.Event() for _ in range(4)]
+
+    @step(name="shot")
+    async def shot(number: int) -> str:
+        await gates[number].wait()
+        took("shot", str(number))
+        heard.append((current().feedback, current().rejected))
+        return f"shot {number}"
+
+    @app.job(retries=0)
+    async def reel(numbers: list[int]) -> list[str]:
+        shots = await shot.map(numbers)
+        if world["fails"]:
+            raise ValueError("the reel is out")
+        return shots
+
+    async with app.worker():
+        run = await reel.submit([0, 1, 2, 3])
+        for gate in reversed(gates):
+            gate.set()
+            await until(lambda gate=gate: len(calls) == 4 - gates.index(gate))
+        await run.result()
+        assert [number for _, number in calls] == ["3", "2", "1", "0"]
+
+        world["fails"] = True
+        again = await run.rerun("shot#3", feedback="first")
+        assert await ended(app, again) is State.REVIEW
+        assert (calls[-1], heard[-1]) == (("shot", "2"), ("first", "shot 2"))
+        await again.rerun("shot#2", feedback="then")
+        assert await ended(app, again) is State.REVIEW
+        assert (calls[-1], heard[-1]) == (("shot", "1"), ("then", "shot 1"))
+        await again.rerun("shot#3", feedback="last")
+        assert await ended(app, again) is State.REVIEW
+        assert (calls[-1], heard[-1]) == (("shot", "2"), ("last", "shot 2"))
+
+
+async def test_what_a_cancelled_run_has_undone_is_made_again_in_its_copies(app: App, film):
+    @app.job(retries=0)
+    async def book(titles: list[str]) -> list[str]:
+        covers = [*[await chapter(title) for title in titles], await animate(0, "title")]
+        return [await wait_for("go", as_=str), *covers]
+
+    async def copied(run) -> list[str]:
+        calls.clear()
+        await run.signal("go", "done")
+        await run.result()
+        return sorted(f"{name} {argument}" for name, argument in calls)
+
+    async with app.worker():
+        run = await book.submit(["one", "two"])
+        await until(lambda: len(calls) == 5)
+        await run.cancel()
+        await until(lambda: len(undone) == 2)
+        all_again = ["chapter one", "chapter two", "sketch one-cover", "sketch two-cover"]
+
+        assert await copied(await run.fork()) == all_again
+        (clip,) = [one for one in await app.engine.steps(run.id) if one.name == "animate"]
+        assert await copied(await run.rerun(clip.path)) == ["animate title", *all_again]
+
+
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 async def test_an_effect_needs_a_yes_by_name(app: App, film):
     async with app.worker():
@@ -210,6 +275,90 @@ async def test_an_effect_needs_a_yes_by_name(app: App, film):
     assert calls.count(("publish", "1")) == 2
 
 
+@pytest.fixture
+def poster(app: App, film):
+    @app.job(retries=2)
+    async def poster(scene: str) -> str:
+        published = await publish(await sketch(scene))
+        if world["fails"]:
+            raise ValueError("the poster is out")
+        return published
+
+    return poster
+
+
+async def test_an_effect_that_receives_a_new_result_happens_again_if_that_was_allowed(app: App, poster):
+    async with app.worker():
+        run = await poster.submit("sea")
+        await run.result()
+
+        again = await run.rerun("sketch", feedback="six fingers", allow=["publish"])
+
+        assert await again.result() == "published sea-2.png"
+    assert calls == [("sketch", "sea"), ("publish", "sea-1.png"), ("sketch", "sea"), ("publish", "sea-2.png")]
+
+
+async def test_an_effect_that_nobody_allowed_stops_in_review_and_can_be_allowed_there(app: App, poster):
+    async with app.worker():
+        run = await poster.submit("sea")
+        await run.result()
+        again = await run.rerun("sketch")
+        assert await ended(app, again) is State.REVIEW
+        status = await again.status()
+        assert "publish#film has already happened, and a rerun has changed its arguments" in str(status)
+        assert (
+            f"holdfast rerun {again.id} 'publish#film' --allow 'publish#film'"
+            in (await app.engine.get([again.id]))[0].error.message
+        )
+        assert calls.count(("publish", "sea-2.png")) == 0
+
+        await again.rerun("publish", allow=["publish#film"])
+
+        assert await again.result() == "published sea-2.png"
+    assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
+
+
+async def test_an_allowed_effect_in_a_replayed_job_gets_a_new_key_and_happens_once(app: App, poster):
+    world["fails"] = True
+    async with app.worker():
+        run = await poster.submit("sea")
+        assert await ended(app, run) is State.REVIEW
+        await run.rerun("sketch", allow=["publish"])
+        assert await ended(app, run) is State.REVIEW
+        world["fails"] = False
+        await run.replay()
+        assert await run.result() == "published sea-2.png"
+
+    assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
+    assert len(set(published_with)) == 2
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_a_yes_is_for_one_rerun_only(app: App, poster):
+    async with app.worker():
+        run = await poster.submit("sea")
+        await run.result()
+        again = await run.rerun("sketch", allow=["publish"])
+        await again.result()
+        third = await again.rerun("sketch")
+        assert await ended(app, third) is State.REVIEW
+        (counted,) = [one for one in await app.engine.steps((await again.fork()).id) if one.path == AGAIN_PATH]
+        assert counted.result == "1"
+
+    assert [argument for name, argument in calls if name == "publish"] == ["sea-1.png", "sea-2.png"]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_only_recorded_effects_can_be_allowed(app: App, film):
+    async with app.worker():
+        run = await film.submit(["sea"], True)
+        await run.result()
+        with pytest.raises(Invalid, match=r"has no recorded effect \(.*\) 'nonsense'; it has publish"):
+            await run.rerun("sketch", allow=["nonsense"])
+        with pytest.raises(Invalid, match="'sketch'; it has publish"):
+            await run.fork(allow=["sketch"])
+
+
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 async def test_what_can_not_run_again_is_refused_with_what_to_do(app: App, film):
     run = await film.submit(["sea", "hill"])
@@ -221,8 +370,64 @@ async def test_what_can_not_run_again_is_refused_with_what_to_do(app: App, film)
         await run.rerun("sketched")
     with pytest.raises(Invalid, match="has 2 steps sketch; choose one, such as sketch#1"):
         await run.rerun("sketch")
+    with pytest.raises(NotFound, match="has 2 steps sketch, so there is no 'sketch#3'"):
+        await run.rerun("sketch#3")
     with pytest.raises(Invalid, match="name the steps to run again"):
         await run.rerun()
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("steps", "given", "line"),
+    [
+        ([3], {}, 'step 3 is not a text; give one, such as "draw#3"'),
+        (["sketch"], {"feedback": None}, 'feedback=None is not a text; give one, such as feedback="too dark"'),
+        (["sketch"], {"feedback": 5}, 'feedback=5 is not a text; give one, such as feedback="too dark"'),
+        (["sketch"], {"reason": 5}, 'reason=5 is not a text; give one, such as reason="too dark"'),
+        (
+            ["sketch"],
+            {"allow": "publish"},
+            "allow='publish' is not a list of names; give one, such as allow=[\"publish\"]",
+        ),
+        (["sketch"], {"allow": [5]}, 'allow=[5]: 5 is not a text; give one, such as "publish"'),
+        (["sketch"], {"args": 3}, 'args=3 is not a list of arguments; give one, such as args=["sea", 3], or JSON text'),
+        (["strange"], {"args": "3"}, 'args 3 is not a list of arguments; give the whole list, such as ["sea", 3]'),
+    ],
+    ids=str,
+)
+async def test_what_is_given_wrongly_is_refused_in_one_line(app: App, film, steps, given, line):
+    async with app.worker():
+        run = await film.submit(["sea"])
+        await run.result()
+    with pytest.raises(Invalid) as refused:
+        await run.rerun(*steps, **given)
+    assert str(refused.value) == line
+    for name in given.keys() & {"reason", "allow", "args"}:
+        with pytest.raises(Invalid) as refused:
+            await run.fork(**{name: given[name]})
+    with pytest.raises(Invalid, match='step 5 is not a text; give one, such as "draw#3"'):
+        await run.fork(until=5)
+    with pytest.raises(Invalid, match="args=3 is not a list of arguments"):
+        await run.replay(args=3)
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_who_names_a_child_job_is_led_to_its_own_run(app: App, film):
+    @app.job(retries=0)
+    async def clip(scene: str) -> str:
+        return await sketch(scene)
+
+    @app.job(retries=0)
+    async def reel(scenes: list[str]) -> list[str]:
+        return await clip.map(scenes)
+
+    async with app.worker():
+        run = await reel.submit(["sea", "hill"])
+        await run.result(timeout=60)
+    _, second = await app.engine.find(Where(parent=run.id))
+
+    with pytest.raises(NotFound, match=f"clip is a job of its own; rerun a step of that job, {second.id}"):
+        await run.rerun("clip#2")
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

@@ -20,7 +20,8 @@ from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, StepFailed
 from holdfast.core.model import Retry, Wait, WaitKind
-from holdfast.worker.attachments import ATTACH, RESULT, cancel_name
+from holdfast.jobs.consequences import ATTACHED_RESULT
+from holdfast.worker.attachments import ATTACH, cancel_name
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.call import Call
 from holdfast.worker.context import PATH, plain_call
@@ -128,7 +129,7 @@ async def _attach(
     id = await run_async(call, begin)
     token = PATH.set(call.path)
     try:
-        result = make_call(attempt, _spec(RESULT, poll), (id,), {}, None)
+        result = make_call(attempt, _spec(ATTACHED_RESULT, poll), (id,), {}, None)
     finally:
         PATH.reset(token)
     is_recorded, value = result.answer()

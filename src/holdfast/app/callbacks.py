@@ -50,7 +50,9 @@ class Callback(Generic[T]):
 
     @property
     def url(self) -> str:
-        """The address to which a provider POSTs its answer as JSON. Needs $HOLDFAST_PUBLIC_URL and `holdfast serve`."""
+        """The address to which a provider POSTs its answer as JSON. Needs `holdfast serve`, and $HOLDFAST_PUBLIC_URL
+        unless it runs this job itself on loopback.
+        """
         base = os.environ.get(PUBLIC_URL, "").rstrip("/")
         if not base:
             raise Invalid(f"set ${PUBLIC_URL} to the address under which providers reach holdfast serve, or use .token")

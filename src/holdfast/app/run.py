@@ -12,10 +12,11 @@ from urllib.parse import unquote
 
 from holdfast.app.patience import patiently
 from holdfast.blobs.here import read_value
+from holdfast.core.canonical import clipped
 from holdfast.core.changes import resolve
 from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import BadValue, HoldfastError, NotFound
+from holdfast.core.errors import BadValue, HoldfastError, Invalid, NotFound
 from holdfast.core.lifecycle import SETTLED, standing
 from holdfast.core.model import Entry, Job, State
 from holdfast.engines.contract import Engine
@@ -162,7 +163,8 @@ class Run(Generic[R]):
         if args is None:
             return None
         if not isinstance(args, str):
-            args = canonical(list(args)) if self._signature is None else self._signature.encode(args, {})
+            args = _as_list(args)
+            args = canonical(args) if self._signature is None else self._signature.encode(args, {})
         if self._signature is not None:
             self._signature.decode(args)
         return args
@@ -279,7 +281,9 @@ class Run(Generic[R]):
 
 def _step_args(steps: Sequence[str], args: Sequence[Any] | str) -> str:
     """Return a step's arguments as text, checked against its type hints if this process knows the step."""
-    name = unquote(steps[0].rpartition("/")[2].partition("#")[0]) if steps else ""
+    if not isinstance(args, str):
+        args = _as_list(args)
+    name = unquote(str(steps[0]).rpartition("/")[2].partition("#")[0]) if steps else ""
     trouble: BadValue | None = None
     for spec in STEPS.get(name, {}).values():
         try:
@@ -291,4 +295,13 @@ def _step_args(steps: Sequence[str], args: Sequence[Any] | str) -> str:
             return text
     if trouble is not None:
         raise trouble
-    return args if isinstance(args, str) else canonical(list(args))
+    return args if isinstance(args, str) else canonical(args)
+
+
+def _as_list(args: Any) -> list[Any]:
+    """Return edited arguments as a list, or raise Invalid."""
+    if not isinstance(args, list | tuple):
+        raise Invalid(
+            f'args={clipped(repr(args))} is not a list of arguments; give one, such as args=["sea", 3], or JSON text'
+        )
+    return list(args)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.app.app import App
+from holdfast.app.callbacks import PUBLIC_URL
 from holdfast.cli.errors import OneLine
 from holdfast.cli.lifeline import say, stop_signals
 from holdfast.cli.worker_process import run_worker
@@ -92,6 +93,8 @@ async def run_server(app: App, listener: socket.socket, serving: Serving, *, typ
     )
     app.hooks.listen("retried", server.counters.heard_retry)
     place = place_of(listener)
+    if serving.with_worker and is_loopback(serving.host):  # its jobs can name it to providers on this machine
+        os.environ.setdefault(PUBLIC_URL, place)
     uvicorn = uvicorn_for(server, lambda: say(f"serving {app.place()} at {place}"))
     serving_task = asyncio.create_task(uvicorn.serve(sockets=[listener]))
 

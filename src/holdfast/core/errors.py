@@ -18,6 +18,7 @@
     │   ├── JobCancelled     the job was cancelled
     │   ├── StepFailed       a step failed with an error whose own type can't be raised here
     │   ├── EffectInDoubt    a step with effect="once" started, and no result was recorded: did it happen?
+    │   ├── AlreadyHappened  a rerun changed the arguments of such a step, and nobody has let it happen again
     │   ├── UndoFailed       something that a stopped job made could not be undone
     │   └── ItemsFailed      too many items of a map failed
     ├── Throttled            raise it in a step: the provider asks to slow down (in `throttling`)
@@ -130,6 +131,10 @@ class StepFailed(JobError):
 
 class EffectInDoubt(JobError):
     """A step with `effect="once"` started, and no result was recorded. A person has to find out whether it happened."""
+
+
+class AlreadyHappened(JobError):
+    """A rerun changed the arguments of a step with effect="once" that has happened. A person has to allow it again."""
 
 
 class UndoFailed(JobError):

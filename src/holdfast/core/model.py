@@ -103,6 +103,10 @@ class WaitKind(StrEnum):
     LIMIT = "limit"
 
 
+COPYING = "~copying"
+"""The name of the wait of a new run whose records are still to be copied from another one."""
+
+
 class Wait(Struct, frozen=True, omit_defaults=True):
     """One thing that a waiting job waits for. Any of them wakes it.
 
@@ -117,6 +121,11 @@ class Wait(Struct, frozen=True, omit_defaults=True):
     def is_unreadable(self) -> bool:
         """Whether this stands for a wait that can't be read."""
         return self.kind is WaitKind.ACTIVATION and self.name.startswith(UNREADABLE)
+
+    @property
+    def is_for_copy(self) -> bool:
+        """Whether this ends with the act that writes the records of a copied run."""
+        return self.kind is WaitKind.ACTIVATION and self.name == COPYING
 
 
 class Signal(Struct, frozen=True):

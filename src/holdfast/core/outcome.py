@@ -131,6 +131,15 @@ def doubt_text(job: str, paths: Sequence[str], cause: str = "") -> str:
     )
 
 
+def already_happened_text(job: str, path: str) -> str:
+    """The message about an effect whose arguments a rerun has changed: nobody has let it happen again."""
+    step = shlex.quote(path)
+    return (
+        f"{path} has already happened, and a rerun has changed its arguments; if it may happen again with these, run "
+        f"holdfast rerun {job} {step} --allow {step}; if not, holdfast resolve {job} with --result VALUE ends the job"
+    )
+
+
 def resolve_command(job: str, path: str, value: str) -> str:
     """The command that completes a job, or settles one of its steps, with this value."""
     step = f" --step {shlex.quote(path)}" if path else ""

@@ -18,7 +18,7 @@ from holdfast.core.summaries import is_step
 from holdfast.core.unreadable import record_content
 
 AGAIN_PATH = "~again/"
-"""The path, beside a step's record, of its generation. `~again/` alone counts the reruns of the job."""
+"""The path, beside a step's record, of its generation. `~again/` alone has the reruns of the job: see `Reruns`."""
 
 ASIDE_PATH = "~aside/"
 """The path, followed by the number of the rerun, of what a step had recorded before."""
@@ -51,6 +51,14 @@ class Again(Struct, frozen=True, omit_defaults=True):
     """The result that was set aside, as JSON text."""
     args: str | None = None
     """The arguments that the step gets instead of those of its call, as JSON text."""
+
+
+class Reruns(Struct, frozen=True, omit_defaults=True):
+    """The reruns of a job: how many there were, and which effects may happen again with other arguments in the last."""
+
+    number: int = 0
+    allow: tuple[str, ...] = ()
+    """Their paths."""
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
@@ -98,21 +106,30 @@ class SetAside(Struct, frozen=True):
 
 
 def set_aside(
-    job: Job, records: Sequence[Step], wanted: Iterable[str], now: Time, *, feedback: str = "", args: str | None = None
+    job: Job,
+    records: Sequence[Step],
+    wanted: Iterable[str],
+    now: Time,
+    *,
+    feedback: str = "",
+    args: str | None = None,
+    allow: Iterable[str] = (),
 ) -> SetAside:
     """Set aside the records of these steps, of everything inside them, and of the steps around them.
 
-    The steps around them have results that were made from theirs.
+    The steps around them have results that were made from theirs. `allow` has the paths of the effects that may happen
+    again if their arguments change.
     """
     wanted = [without_variant(path) for path in wanted]
     by_path = {record.path: record for record in records}
-    rerun = reruns_of(records) + 1
+    rerun = reruns_of(records).number + 1
     gone: list[Step] = []
     for record in records:
         base = "/".join(without_variant(part) for part in record.path.split("/"))
         if is_step(record.path) and any(encloses(path, base) or encloses(base, path) for path in wanted):
             gone.append(record)
-    steps = [own_record(job, AGAIN_PATH, now, str(rerun))]
+    text = msgspec.json.encode(Reruns(rerun, allowed)).decode() if (allowed := tuple(allow)) else str(rerun)
+    steps = [own_record(job, AGAIN_PATH, now, text)]
     for record in gone:
         whole = any(encloses(path, record.path) for path in wanted)
         is_named = without_variant(record.path) in wanted
@@ -159,9 +176,15 @@ def made_by_other_code(records: Sequence[Step], known: Mapping[str, Collection[s
     return [path for path, code in code_of(records).items() if code not in known.get(names[path], (code,))]
 
 
-def reruns_of(records: Iterable[Step]) -> int:
-    """How often steps of a job were set aside so far."""
-    return next((int(record.result or 0) for record in records if record.path == AGAIN_PATH), 0)
+def reruns_of(records: Iterable[Step]) -> Reruns:
+    """How often steps of a job were set aside so far, and what the last rerun allows."""
+    return next((read_reruns(record) for record in records if record.path == AGAIN_PATH), Reruns())
+
+
+def read_reruns(record: Step) -> Reruns:
+    """Read the record of a job's reruns: their number alone, if the last one allows nothing."""
+    found = msgspec.json.decode(record.result or "0", type=int | Reruns)
+    return found if isinstance(found, Reruns) else Reruns(found)
 
 
 def own_record(job: Job, path: str, now: Time, text: str) -> Step:

@@ -28,6 +28,9 @@ CHILD_PATH = "~child/"
 UNDO_PATH = "~undo/"
 """The path of the intents of steps that can be undone, written before the step runs."""
 
+ATTACHED_RESULT = "attach:result"
+"""The name of the step, inside the one that started a provider's job, that has its result."""
+
 
 async def end_change(engine: Engine, job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
     """Build a cancel, an expiry or a discard. It also inserts the undo job, if there may be something to undo."""

@@ -1,13 +1,13 @@
 """The error that a caller gets for a job that settled without a result. Pure."""
 
-from holdfast.core.errors import ItemsFailed, JobCancelled, JobFailed
+from holdfast.core.errors import AlreadyHappened, ItemsFailed, JobCancelled, JobFailed
 from holdfast.core.model import Error, Job, State
 from holdfast.jobs.views.text import OUR_ERRORS, short_id
 
 SPEAKING = {f"{OUR_ERRORS}{kind.__name__}" for kind in (JobFailed, JobCancelled, ItemsFailed)}
 """Types of errors whose text says what they are: "job … failed", "2 of 5 items failed"."""
 
-ADVISING = {"EffectInDoubt", "ReleasedTooOften"}
+ADVISING = {"EffectInDoubt", "ReleasedTooOften", f"{OUR_ERRORS}{AlreadyHappened.__name__}"}
 """Types of errors whose text says what to do now."""
 
 ADVICE = "; look at it with holdfast show {id}, then replay, resolve or discard it"

@@ -11,16 +11,22 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from holdfast.core.changes import replay
-from holdfast.core.model import PAGE_LIMIT, Job, State, Step, StepState, Where
+from holdfast.core.keys import quoted_name
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ARGS_PATH, is_once
+from holdfast.core.places import places_in
+from holdfast.core.reruns import SAVED_PATH
 from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, in_words
 from holdfast.core.summaries import StepSummary, is_step
 from holdfast.engines.contract import Engine
-from holdfast.jobs.record_reads import by_job
 from holdfast.jobs.replays import doubts_left, recorded_failures, said_of
 from holdfast.jobs.selections import Selection, read_all
-from holdfast.jobs.service import Jobs
+from holdfast.jobs.service import Jobs, history_of
+from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.text import name_some, plural, short_id, span
+
+NAMES_READ = 20
+"""About how many names of steps to come a recent run is asked whether they are effects."""
 
 RECENT = 3
 """How many completed runs the estimates come from."""
@@ -30,6 +36,8 @@ class Typical(Struct, frozen=True):
     """What recent runs of a type had in common: their steps by name, how long each took, and what it cost."""
 
     runs: int = 0
+    newest: str = ""
+    """The id of the newest of them."""
     ms: int = 0
     counts: Mapping[str, float] = {}
     ms_each: Mapping[str, float] = {}
@@ -37,9 +45,10 @@ class Typical(Struct, frozen=True):
     spent_each: Mapping[str, Amounts] = {}
 
     def missing(self, summary: StepSummary) -> dict[str, int]:
-        """How many steps of each name such a run still has before it, after these."""
+        """How many steps of each name such a run still has before it, after these: at least those that have failed."""
         done = {name: counts.done for name, counts in summary.names.items()}
         left = {name: round(number) - done.get(name, 0) for name, number in self.counts.items()}
+        left |= {name: max(left.get(name, 0), counts.failed) for name, counts in summary.names.items()}
         return {name: number for name, number in left.items() if number > 0}
 
     def ms_of(self, missing: Mapping[str, int]) -> int | None:
@@ -75,6 +84,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The recorded steps with `effect="once"`. They don't run again."""
     expected: Mapping[str, int] = {}
     """How many steps of each name recent runs had beyond the recorded ones."""
+    may_run: tuple[str, ...] = ()
+    """With other arguments: the recorded steps that run again if they receive a changed value. The others are kept."""
+    first_effects: tuple[str, ...] = ()
+    """The names of steps with `effect="once"` that would happen for the first time, as in recent runs."""
+    names: Mapping[str, str] = {}
+    """What `will_run` and `may_run` are called in `holdfast show`, by path."""
     ms: int | None = None
     """About how long it takes; None if no recent run says so."""
     spent: Amounts = {}
@@ -86,7 +101,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The plan in one sentence per line."""
-        again = f": {name_some(self.will_run)}" if self.will_run else ""
+        again = f": {name_some([self.names.get(path, path) for path in self.will_run])}" if self.will_run else ""
         lines = [
             f"replay of {self.type} {short_id(self.job)}",
             f"{plural(len(self.will_run), 'step runs', 'steps run')} again{again}",
@@ -96,12 +111,15 @@ class Plan(Struct, frozen=True, kw_only=True):
             counted = [f"{number:,} {name}" for name, number in self.expected.items()]
             lines.append(f"as in recent runs, it then has about {name_some(counted)} to do")
         if self.is_edited:
-            lines.append("its arguments change, so whatever receives a changed value runs, too")
+            them = f": up to {plural(len(self.may_run), 'recorded step')}" if self.may_run else ""
+            lines.append(f"its arguments change, so whatever receives a changed value runs, too{them}")
         if self.children:
             are = "are" if len(self.children) > 1 else "is"
             lines.append(f"{plural(len(self.children), 'child', 'children')} in review {are} replayed with it")
         if self.effects:
             lines.append(f"{plural(len(self.effects), 'effect')} already happened and won't happen again")
+        if self.first_effects:
+            lines.append(f"effects that would happen for the first time: {name_some(self.first_effects)}")
         if self.in_doubt:
             lines.append(f"in doubt, decide first with holdfast resolve --step: {name_some(self.in_doubt)}")
         if estimate := estimate_words(self.ms, self.spent, self.runs):
@@ -161,16 +179,27 @@ async def preview_replay(jobs: Jobs, id: str, *, args: str | None = None) -> Pla
         step.path for step in steps if step.state is StepState.FAILED or ((one := said.get(step.path)) and one.again)
     ]
     kept = [step.path for step in steps if step.path not in {*again, *doubts}]
+    is_edited = args is not None and args != job.args
+    keyed = {one.path.removeprefix(ARGS_PATH) for one in records if one.path.startswith(ARGS_PATH)}
+    may_run = [path for path in kept if path not in keyed] if is_edited else []
     (summary,) = await jobs.engine.summaries([id])
     typical = await read_typical(jobs.engine, job.type)
     missing = typical.missing(summary)
+    if may_run:
+        lost = Counter(step.name for step in steps if step.path in set(may_run))
+        missing = {name: missing.get(name, 0) + lost[name] for name in [*missing, *lost]}
     failed = {step.name for step in steps if step.state is StepState.FAILED}
-    expected = {name: number for name, number in missing.items() if name in typical.ms_each and name not in failed}
+    expected = {
+        name: number
+        for name, number in typical.missing(summary).items()
+        if name in typical.ms_each and name not in failed
+    }
     return Plan(
         job=job.id,
         type=job.type,
         will_run=tuple(again),
-        recorded=tuple(kept),
+        recorded=tuple(path for path in kept if path not in set(may_run)),
+        may_run=tuple(may_run),
         in_doubt=tuple(doubts),
         children=await _children_in_review(jobs.engine, job, records),
         effects=tuple(path for path in effect_paths(records) if path not in doubts),
@@ -178,8 +207,31 @@ async def preview_replay(jobs: Jobs, id: str, *, args: str | None = None) -> Pla
         ms=typical.ms_of(missing),
         spent=typical.spent_of(missing),
         runs=typical.runs,
-        is_edited=args is not None and args != job.args,
+        is_edited=is_edited,
+        first_effects=await _first_effects(jobs.engine, records, typical, missing),
+        names=_names_of(job, records, [*again, *may_run]),
     )
+
+
+def _names_of(job: Job, records: Sequence[Step], paths: Sequence[str]) -> dict[str, str]:
+    if not paths:
+        return {}
+    return name_steps(job, [record for record in records if is_step(record.path)], places_in(records), paths)
+
+
+async def _first_effects(
+    engine: Engine, records: Sequence[Step], typical: Typical, missing: Mapping[str, int]
+) -> tuple[str, ...]:
+    """The steps to come that are effects, as their recorded calls say: here, or in the newest of the recent runs."""
+    known = {_name_in(path) for path in effect_paths(records)}
+    for name in [name for name in missing if name not in known][:NAMES_READ] if typical.newest else ():
+        if effect_paths(await engine.steps_under(typical.newest, f"{ARGS_PATH}{quoted_name(name)}#")):
+            known.add(name)
+    return tuple(name for name in missing if name in known)
+
+
+def _name_in(path: str) -> str:
+    return unquote(path.rpartition("/")[2].partition("#")[0])
 
 
 async def preview_replays(jobs: Jobs, chosen: Selection) -> PlanOfMany:
@@ -232,15 +284,16 @@ async def read_typical(engine: Engine, type: str) -> Typical:
         for head in heads:
             if "/" not in head.path and head.finished_at is not None:
                 times.setdefault(head.name, []).append(head.finished_at - head.started_at)
-        began = min((head.started_at for head in heads), default=run.created_at)
-        whole += max(0, (run.finished_at or began) - began)
+        began = max(run.created_at, min((head.started_at for head in heads), default=run.created_at))
+        whole += max(0, (run.finished_at or began) - began - in_review_ms(await history_of(engine, run.id)))
     costs: dict[str, Amounts] = {}
-    spent = by_job(runs, await engine.steps_under_each([run.id for run in runs], SPENT_PATH))
-    for record in [record for records in spent.values() for record in records]:
-        name = unquote(record.path.removeprefix(SPENT_PATH).rpartition("/")[2].partition("#")[0])
-        costs[name] = added(costs.get(name, {}), amounts_in(record))
+    for prefix in (SPENT_PATH, SAVED_PATH):  # what a copied step has cost was paid by another run
+        for record in await engine.steps_under_each([run.id for run in runs], prefix):
+            name = _name_in(record.path.removeprefix(prefix))
+            costs[name] = added(costs.get(name, {}), amounts_in(record))
     return Typical(
         runs=len(runs),
+        newest=runs[0].id,
         ms=whole // len(runs),
         counts={name: number / len(runs) for name, number in counts.items()},
         ms_each={name: sum(all) / len(all) for name, all in times.items()},
@@ -250,6 +303,17 @@ async def read_typical(engine: Engine, type: str) -> Typical:
             if counts[name]
         },
     )
+
+
+def in_review_ms(history: Sequence[Entry]) -> int:
+    """How long a job has waited for a person's decision."""
+    waited, since = 0, None
+    for entry in history:
+        if entry.after is State.REVIEW:
+            since = entry.at if since is None else since
+        elif since is not None:
+            waited, since = waited + entry.at - since, None
+    return waited
 
 
 async def _children_in_review(engine: Engine, job: Job, records: Sequence[Step]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import forking
+from holdfast.core.canonical import clipped
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import check_queue, check_type, digest, new_id
@@ -92,6 +93,14 @@ def new_job(order: JobRequest, id: str, now: Time) -> Job:
         run_at=run_at,
         waits=waits,
     )
+
+
+def edited_args(text: str) -> str:
+    """Return edited arguments as they are stored, or raise Invalid unless they are a list."""
+    value = parse(text)
+    if not isinstance(value, list):
+        raise Invalid(f'args {clipped(text)} is not a list of arguments; give the whole list, such as ["sea", 3]')
+    return canonical(value)
 
 
 def _check_labels(options: Options) -> None:

@@ -5,14 +5,19 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import Invalid, ItemsFailed
 from holdfast.core.keys import check_id, check_queue, check_type
-from holdfast.core.model import PAGE_LIMIT, Job, State, Where
-from holdfast.core.summaries import StepSummary
+from holdfast.core.model import PAGE_LIMIT, Job, State, StepState, Where
+from holdfast.core.summaries import StepSummary, is_step
 from holdfast.engines.contract import Engine
 
 IDS_LIMIT = 10_000
 """How many ids one selection may list. For more jobs, select by type, queue, error or step."""
+
+MAPS_READ = 100
+"""How many jobs with failed items are looked into at the same time."""
+
+ITEMS_FAILED = f"{ItemsFailed.__module__}.{ItemsFailed.__name__}"
 
 FAILED = "(the job's own code)"
 """Stands for the step of a job that failed between its steps."""
@@ -26,7 +31,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     queue: str | None = None
     type: str | None = None
     error: str | None = None
-    """The type of the job's error, with or without its module: "ProviderError"."""
+    """The type of the job's error, or of the items that stopped it, with or without its module: "ProviderError"."""
     step: str | None = None
     """The name of the step that failed or is in doubt. See `failed_step`."""
     tag: str | None = None
@@ -68,9 +73,19 @@ def failed_step(summary: StepSummary) -> str:
     return next(iter(doubts), failed[0][1] if failed else FAILED)
 
 
-def error_names(job: Job) -> tuple[str, ...]:
-    """The type of a job's error, with and without its module."""
-    return () if job.error is None else (job.error.type, job.error.type.rpartition(".")[2])
+async def error_types(engine: Engine, jobs: Sequence[Job]) -> dict[str, str | None]:
+    """Return the type of the error that stopped each of these jobs, by id. If items of a map have failed, it is theirs:
+    the most frequent one.
+    """
+    types = {job.id: None if job.error is None else job.error.type for job in jobs}
+    mapped = [id for id, type in types.items() if type == ITEMS_FAILED]
+    for start in range(0, len(mapped), MAPS_READ):
+        failed: dict[str, Counter[str]] = {}
+        for step in await engine.steps_under_each(mapped[start : start + MAPS_READ], "", StepState.FAILED):
+            if is_step(step.path) and step.error is not None:
+                failed.setdefault(step.job, Counter())[step.error.type] += 1
+        types |= {id: counts.most_common(1)[0][0] for id, counts in failed.items()}
+    return types
 
 
 async def read_page(engine: Engine, chosen: Selection, after: str = "", limit: int = PAGE_LIMIT) -> Page:
@@ -104,6 +119,9 @@ async def count(engine: Engine, chosen: Selection) -> Counter[str]:
 async def _narrow(engine: Engine, chosen: Selection, found: Sequence[Job]) -> list[Job]:
     """Leave out what the store can't."""
     jobs = [job for job in found if _matches(chosen, job)]
+    if chosen.error is not None:
+        types = await error_types(engine, jobs)
+        jobs = [job for job in jobs if _is_stopped_by(chosen.error, job, types[job.id])]
     if chosen.step is None or not jobs:
         return jobs
     summaries = await engine.summaries([job.id for job in jobs])
@@ -115,6 +133,11 @@ def _matches(chosen: Selection, job: Job) -> bool:
         (not chosen.states or job.state in chosen.states)
         and chosen.queue in (None, job.queue)
         and chosen.type in (None, job.type)
-        and (chosen.error is None or chosen.error in error_names(job))
         and (chosen.tag is None or chosen.tag in job.options.tags)
     )
+
+
+def _is_stopped_by(name: str, job: Job, type: str | None) -> bool:
+    """Whether this names the type of a job's error, with or without its module, or the type of what caused it."""
+    types = [one for one in (type, None if job.error is None else job.error.type) if one is not None]
+    return any(name in (one, one.rpartition(".")[2]) for one in types)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.changes import activate, replay, resolve
-from holdfast.core.codec import canonical, parse
+from holdfast.core.codec import canonical
 from holdfast.core.errors import Invalid, NotAllowed, NotFound, Outrun
 from holdfast.core.keys import check_id, check_queue, digest
 from holdfast.core.lifecycle import deliver
@@ -59,7 +59,7 @@ from holdfast.jobs.questions import (
 )
 from holdfast.jobs.record_reads import by_job, pages_of, status_records
 from holdfast.jobs.replays import Said, doubts_left, keep_word, recorded_failures, said_of, with_words, words_spoken
-from holdfast.jobs.requests import NO_DEMANDS, Demands, Ids, JobRequest, new_job, random_ids
+from holdfast.jobs.requests import NO_DEMANDS, Demands, Ids, JobRequest, edited_args, new_job, random_ids
 from holdfast.jobs.room import find_room, shed
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.unique import check_within, replace_existing, replaces
@@ -246,8 +246,17 @@ class Jobs(Places):
         return job
 
     async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
-        """Let a pending job continue, whatever it waits for."""
-        return await self.change(id, lambda job, now: activate(job, now, by=by, note=_note(reason)))
+        """Let a pending job continue, whatever it waits for; except for records that were never copied."""
+
+        def go_on(job: Job, now: Time) -> Change:
+            if any(wait.is_for_copy for wait in job.waits):
+                raise NotAllowed(
+                    f"job {id} has no records yet: it is a copy of another run, and was cut off while it was made; if "
+                    "it stays like this, cancel it, and rerun or fork that run again"
+                )
+            return activate(job, now, by=by, note=_note(reason))
+
+        return await self.change(id, go_on)
 
     async def signal(
         self, id: str, name: str, value: object = None, *, by: str = "caller", check: CheckWaits | None = None
@@ -311,7 +320,7 @@ class Jobs(Places):
 
         Everything that failed is tried again: its steps, and its children in review. A wait that timed out starts over.
         """
-        text = None if args is None else canonical(parse(args))
+        text = None if args is None else edited_args(args)
         kept = None if text is None else await self.engine.blobs.keep(text, _known(id), "the arguments")
 
         async def again(job: Job, now: Time) -> Change:

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core.errors import Invalid, NotFound
+from holdfast.jobs.consequences import ATTACHED_RESULT
 
 ATTACH = "attach"
 """The name of the steps that start a provider's job."""
 
-RESULT = "attach:result"
-"""The name of the step, inside the one that started a provider's job, that has its result."""
-
 
 def has_ended(path: str, steps: Iterable[str]) -> bool:
     """Whether there is a result of the provider's job that was started at this path: nothing is left to cancel."""
-    return any(one.startswith(f"{path}/{RESULT}#") for one in steps)
+    return any(one.startswith(f"{path}/{ATTACHED_RESULT}#") for one in steps)
 
 
 def cancel_name(function: Callable[[Any], object]) -> str:

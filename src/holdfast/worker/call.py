@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import Changed, canonical
 from holdfast.core.durations import in_words
-from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.errors import AlreadyHappened, BadValue, Invalid
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time, Use
-from holdfast.core.outcome import FAILED_ONCE_PATH, never_retried, next_delay
+from holdfast.core.outcome import FAILED_ONCE_PATH, already_happened_text, is_once, never_retried, next_delay
 from holdfast.core.references import is_kept_outside, may_need_blobs
 from holdfast.core.spending import Amounts
 from holdfast.engines.observers import StepOutcome
@@ -108,10 +108,11 @@ class Call:
         """Whether another step called this effect first, so that its record has that step's path."""
         self.key = _key_text(given) if self.keyed else arguments_key(self.text)
         self.name, self.path = journal.calls.locate(spec, self.parent, self.key)
-        if self.is_counted and (attempt.job.epoch == 1 or not self._was_effect()):
-            self._number()
-            if self.keyed and journal.records.reruns:
-                self._choose_variant()
+        if self.is_counted:
+            if attempt.job.epoch == 1 or not self._was_effect():
+                self._number()
+            self.choose_variant()
+            journal.calls.note_place(self.path)
         again = journal.records.again.get(self.path) if journal.records.again else None
         self._other_args = None if again is None else again.args
         """The arguments that a person gave the step instead of those of this call."""
@@ -128,10 +129,18 @@ class Call:
         if nth > 1:
             self.name, self.path = calls.locate(spec, self.parent, self.key, nth)
 
-    def _choose_variant(self) -> None:
-        """After a rerun, a call whose arguments changed runs again, although it has a key and a record."""
-        path = self.journal.records.choose_variant(self.path, tags(self.text))
-        if path != self.path and path not in self.journal.records.steps:
+    def choose_variant(self) -> None:
+        """After a rerun, a call whose arguments changed runs again, although it has a key and a record. An effect does
+        so only if a person has allowed it.
+        """
+        records = self.journal.records
+        if not self.keyed or not records.reruns.number:
+            return
+        path = records.choose_variant(self.path, tags(self.text))
+        if path != self.path and path not in records.steps:
+            is_effect = is_once(records.arguments.get(records.newest_variant(self.path)))
+            if is_effect and self.path not in records.reruns.allow:
+                raise AlreadyHappened(already_happened_text(self.attempt.job.id, self.path))
             self.journal.calls.note_drift(f"{self.path} ran again, because its arguments changed after a rerun")
         self.path = path
 

@@ -4,6 +4,8 @@ A record keeps no arguments, only hashes: one of all of them, which is its ident
 person which one differs.
 """
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -11,7 +13,7 @@ import msgspec
 from holdfast.core.codec import canonical
 from holdfast.core.keys import digest
 from holdfast.core.outcome import ONCE_TAG
-from holdfast.worker.registry import STEPS
+from holdfast.worker.registry import STEPS, StepSpec
 
 DRIFT_LINES = 10
 """How many lines of drift an attempt adds to the history, at most."""
@@ -23,6 +25,8 @@ TAG_DIGITS = 3
 VANISHED_NAMES = 10
 """How many names of recorded but unused steps are reported, at most."""
 
+_HASHED = re.compile(rf"[0-9a-f]{{{IDENTITY_DIGITS}}}(,[0-9a-f]{{{TAG_DIGITS}}})*")
+
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -31,6 +35,29 @@ def arguments_key(text: str) -> str:
     whole = digest(text)[:IDENTITY_DIGITS]
     raws = _raws(text)
     return whole if len(raws) < 2 else ",".join([whole, *(tag[:TAG_DIGITS] for tag in tags(text))])
+
+
+def call_misfit(name: str, path: str) -> str | None:
+    """Say why no step of this name can still make a recorded call without a key: it has come to need more arguments, so
+    it would run again. None if one can, or if none is known here.
+    """
+    key = path.rpartition("/")[2].partition("#")[2].partition("#")[0]
+    if _HASHED.fullmatch(key) is None:
+        return None
+    had = 0 if key == arguments_key("[]") else key.count(",") or 1
+    troubles = [_lacking(spec, had) for spec in STEPS.get(name, {}).values()]
+    return None if None in troubles else next(iter(troubles), None)
+
+
+def _lacking(spec: StepSpec, had: int) -> str | None:
+    """Name what a call with so many arguments lacks."""
+    needed = [one for one in inspect.signature(spec.function).parameters.values() if one.default is one.empty]
+    by_name = [one.name for one in needed if one.kind is one.KEYWORD_ONLY]
+    by_place = [one.name for one in needed if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    lacks = [*by_place, *by_name][had:]
+    if len(by_place) + bool(by_name) <= had:
+        return None
+    return f"it now needs {', '.join(map(repr, lacks))}, and would run again"
 
 
 def tags(text: str) -> list[str]:

@@ -27,6 +27,8 @@ class EffectCall(Call):
         """Return the running effect of this name and key, and whether this call has to run it."""
         effects = self.journal.effects
         self.move(effects.locate(self.spec, self.key, self.path))
+        self.choose_variant()
+        self.journal.calls.note_place(self.path)
         fresh: concurrent.futures.Future[Step] = concurrent.futures.Future()
         under_way = effects.under_way.setdefault(self.path, fresh)
         return under_way, under_way is fresh

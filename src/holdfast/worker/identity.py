@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import quoted_name, step_path
 from holdfast.core.model import Step
+from holdfast.core.places import PLACES_LIMIT, places_text
 from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, describe_other_key, describe_unasked
 from holdfast.worker.records import Records, paths_above
 from holdfast.worker.registry import StepSpec, place_of
@@ -33,6 +34,8 @@ class Calls:
         self._new: list[tuple[str, StepSpec, bool]] = []
         self._drift: list[str] = []
         self._vanished: dict[str, int] | None = None
+        self._called: dict[str, None] = {}
+        self._places: str | None = None
         self._lock = threading.Lock()
 
     # Which call this is.
@@ -88,6 +91,20 @@ class Calls:
         parts = (part.partition("#") for part in path.split("/"))
         return "/".join(f"{self._first_names.get(name, name)}{mark}{rest}" for name, mark, rest in parts)
 
+    def note_place(self, path: str) -> None:
+        """Note that the code has made this call, after those before it."""
+        if len(self._called) <= PLACES_LIMIT:
+            self._called.setdefault(path)
+
+    def places(self) -> str:
+        """Return the places of the calls that weren't recorded in their order (`core.places`)."""
+        if self._places is not None:
+            return self._places
+        before, recorded = self._records.places, self._records.steps
+        if len(self._called) < 2 or max(len(self._called), len(recorded)) > PLACES_LIMIT:
+            return before
+        return places_text(list(self._called), list(recorded), before)
+
     # Recorded steps that the code doesn't call, or calls differently.
 
     def expect(self, step: Step) -> None:
@@ -138,9 +155,9 @@ class Calls:
                 self.note_drift(line)
         return self._drift
 
-    def take_over(self, drift: list[str], vanished: dict[str, int]) -> None:
+    def take_over(self, drift: list[str], vanished: dict[str, int], places: str) -> None:
         """Take over the comparison from another process, where the code ran."""
-        self._drift, self._vanished = drift, vanished
+        self._drift, self._vanished, self._places = drift, vanished, places
 
 
 def _check_twins(one: StepSpec, other: StepSpec, name: str) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.codec import canonical
 from holdfast.core.model import Conflict, Job, Recorded, Step, StepState
 from holdfast.core.outcome import ARGS_PATH
+from holdfast.core.places import PLACES_PATH, read_places
 from holdfast.core.reruns import AGAIN_PATH, ASIDE_PATH, CODE_PATH, ORIGIN_PATH, SAVED_PATH, Origin
 from holdfast.core.spending import SPENT_PATH, spending_in
 from holdfast.core.unreadable import is_unreadable, log_lines
@@ -74,6 +75,8 @@ class Journal:
                 self._progress.keep_ledger().load_saved(step)
             elif step.path == ORIGIN_PATH:
                 self.records.origin = msgspec.json.decode(step.result or "{}", type=Origin)
+            elif step.path == PLACES_PATH:
+                self.records.places = read_places(step)
             elif step.path.startswith((ASIDE_PATH, CODE_PATH)):
                 continue
             elif step.path.startswith("~"):
@@ -82,6 +85,24 @@ class Journal:
                 self.records.steps[step.path] = step
                 self.calls.expect(step)
                 self.effects.load(step)
+
+    def take_places_record(self) -> tuple[Step, ...]:
+        """Return the record of the order of calls, if it has changed. It is written at the end of the attempt."""
+        places = self.calls.places()
+        if places == self.records.places:
+            return ()
+        self.records.places = places
+        job = self._held.job
+        record = Step(
+            job=job.id,
+            epoch=job.epoch,
+            path=PLACES_PATH,
+            name=PLACES_PATH,
+            state=StepState.STARTED,
+            result=canonical(places),
+            started_at=self._held.now(),
+        )
+        return (record,)
 
     # Steps.
 

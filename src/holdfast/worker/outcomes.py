@@ -94,7 +94,11 @@ def _make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) ->
         note["kept_slot"] = attempt.kept_slot
     if completes:
         note |= vanished_note(attempt)
-    steps = (*progress.take_log_record(), *progress.final_records(now, completes=completes, waits=waits))
+    steps = (
+        *journal.take_places_record(),
+        *progress.take_log_record(),
+        *progress.final_records(now, completes=completes, waits=waits),
+    )
     return Cargo(note=note, steps=steps, drops=tuple(journal.effects.drops))
 
 

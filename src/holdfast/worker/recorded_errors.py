@@ -5,7 +5,16 @@ import concurrent.futures
 import sys
 from typing import Any
 
-from holdfast.core.errors import BlobGone, Invalid, ItemsFailed, JobError, StepFailed, Unstored, WrongColour
+from holdfast.core.errors import (
+    AlreadyHappened,
+    BlobGone,
+    Invalid,
+    ItemsFailed,
+    JobError,
+    StepFailed,
+    Unstored,
+    WrongColour,
+)
 from holdfast.core.events import EndlessEvents
 from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
@@ -62,7 +71,7 @@ def is_final(error: BaseException) -> bool:
     return (
         error.is_final
         if isinstance(error, Reported)
-        else isinstance(error, Invalid | WrongColour | Unstored | BlobGone | EndlessEvents)
+        else isinstance(error, Invalid | AlreadyHappened | WrongColour | Unstored | BlobGone | EndlessEvents)
     )
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import BadValue
 from holdfast.core.model import Step, StepState
 from holdfast.core.outcome import FAILED_ONCE_PATH
-from holdfast.core.reruns import AGAIN_PATH, Again, Origin, variant_of
+from holdfast.core.reruns import AGAIN_PATH, Again, Origin, Reruns, read_reruns, variant_of
 from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.drift import read_tags
 
@@ -29,10 +29,12 @@ class Records:
         """Hashes of the arguments of calls with a key, by the path of the call: see drift.tags."""
         self.again: dict[str, Again] = {}
         """The steps that a person wanted to run again, and those around and inside them, by path."""
-        self.reruns = 0
-        """How often that happened."""
+        self.reruns = Reruns()
+        """How often that happened, and which effects may happen again."""
         self.rerun_epoch = 0
         """The epoch before the last time. Records of later leases are newer than that."""
+        self.places = ""
+        """The places of calls, as recorded: see `core.places`."""
         self.origin: Origin | None = None
         """What the run was made from, if it is a rerun or a fork."""
         self._known_paths: set[str] | None = None
@@ -69,9 +71,9 @@ class Records:
     # Reruns.
 
     def load_again(self, step: Step) -> None:
-        """Load the generation of a step, or the number of reruns."""
+        """Load the generation of a step, or the reruns of the job."""
         if step.path == AGAIN_PATH:
-            self.reruns, self.rerun_epoch = int(step.result or 0), step.epoch
+            self.reruns, self.rerun_epoch = read_reruns(step), step.epoch
         else:
             self.again[step.path.removeprefix(AGAIN_PATH)] = msgspec.json.decode(step.result or "{}", type=Again)
 
@@ -94,13 +96,17 @@ class Records:
         """Return where a call with a key is recorded, given hashes of its arguments: under its own path, unless its
         arguments changed in a rerun.
         """
-        variants = (variant_of(path, number) for number in range(self.reruns, 0, -1))
-        newest = next((one for one in variants if one in self.steps), path)
+        newest = self.newest_variant(path)
         step, stored = self.steps.get(newest), self.arguments.get(newest)
-        is_newer = step is None or step.epoch > self.rerun_epoch
+        is_newer = step is None or step.epoch > self.rerun_epoch or step.state is StepState.STARTED
         if is_newer or stored is None or read_tags(stored) == list(tags):
             return newest
-        return variant_of(path, self.reruns)
+        return variant_of(path, self.reruns.number)
+
+    def newest_variant(self, path: str) -> str:
+        """Return where the newest record of a call with a key is: its own path, or one from a rerun."""
+        variants = (variant_of(path, number) for number in range(self.reruns.number, 0, -1))
+        return next((one for one in variants if one in self.steps), path)
 
     def failure_of(self, path: str, attempt: int) -> Step | None:
         """Return a failure that this attempt's code has already seen, so that it gets it again: of an effect in doubt,

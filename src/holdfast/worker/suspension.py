@@ -338,7 +338,11 @@ class Suspension:
         """Return the change that suspends the job, or schedules it if it only waits for a time."""
         job, journal, progress = self._attempt.job, self._journal, self._attempt.progress
         by = job.worker or ""
-        last = (*progress.take_log_record(), *progress.final_records(now, waits=True))
+        last = (
+            *self._journal.take_places_record(),
+            *progress.take_log_record(),
+            *progress.final_records(now, waits=True),
+        )
         cargo = Cargo(
             takes=journal.inbox.spent_versions(),
             steps=(*self._records.make_all(pending), *last),

@@ -3,6 +3,7 @@
 Must not read a store: it draws what `jobs.views` returns.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
@@ -19,7 +20,7 @@ from holdfast.jobs.views.job import JobView, facts_of, stages_of, step_line
 from holdfast.jobs.views.remarks import life_words, refusal_words
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.story import describe_entry
-from holdfast.jobs.views.text import error_text, one_line, plural, short_id
+from holdfast.jobs.views.text import error_text, name_some, one_line, plural, short_id
 from holdfast.jobs.views.tree import lines
 from holdfast.safe_text import clean
 
@@ -162,7 +163,11 @@ def _print_steps(out: Console, view: JobView) -> None:
     _print_heading(out, f"Steps: {done:,} of {len(steps):,} done")
     if len(steps) > STEPS_SHOWN:
         out.print(f"  the last {STEPS_SHOWN}; all of them: --json", style="dim")
-    names = name_steps(view.job, steps)
+    if view.code:
+        made = Counter((step.name, code) for step in steps if (code := view.code.get(step.path)))
+        shown = [f"{clean(name)} {code} ({number:,})" for (name, code), number in made.items()]
+        out.print(Hanging(Text(f"code: {name_some(shown)}", "dim"), 2, hang=2))
+    names = name_steps(view.job, steps, view.places)
     # The last steps matter most: the job is there, or failed there.
     lines = [step_line(step, names[step.path], is_in_doubt=step.path in in_doubt) for step in steps[-STEPS_SHOWN:]]
     if out.width < TABLE_WIDTH:

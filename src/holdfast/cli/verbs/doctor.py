@@ -21,6 +21,8 @@ from holdfast.jobs.checkup.check_values import check_values
 from holdfast.jobs.checkup.finding import Finding, Level
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.text import plural
+from holdfast.worker.attachments import ATTACH
+from holdfast.worker.drift import call_misfit
 from holdfast.worker.registry import STEPS, result_misfit
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -37,7 +39,8 @@ Examples:
 With MODULE:APP, checks the App's own store (unless --url names another), and whether the App
 fits the jobs that aren't finished there: their types, their recorded steps, their arguments, and
 the recorded results. Run it with the new code before a deploy. The exit code is 1 if a check
-fails; warnings don't count.
+fails, as it does if a run that has begun would break; warnings don't count. --json has every
+reason with the ids of its jobs.
 """
 )
 @click.argument("target", metavar="[MODULE:APP]", required=False)
@@ -56,11 +59,11 @@ def doctor(target: str | None, as_json: bool, url: str | None) -> None:
             specs = [app.registry.get(type) for type in app.registry.types()]
             code = Code(target, frozenset(spec.queue for spec in specs if spec is not None))
         findings = [*await check_server(jobs.engine), *await check_jobs(jobs, code), *await check_blobs(jobs)]
-        if app is None:
+        if app is None or code is None:
             return findings
         types = app.registry.types()
-        findings += await check_app(jobs, types, STEPS)
-        return [*findings, *await check_values(jobs, types, app.registry.args_misfit, result_misfit)]
+        findings += await check_app(jobs, types, {*STEPS, ATTACH}, code.queues)
+        return [*findings, *await check_values(jobs, types, app.registry.args_misfit, result_misfit, call_misfit)]
 
     try:
         found = asyncio.run(use_store(engine, place, work))

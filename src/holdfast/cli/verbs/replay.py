@@ -1,29 +1,34 @@
 """`holdfast replay`, `resolve`, `discard`: what a person does about jobs in review. Must not decide (`lifecycle`)."""
 
-from collections.abc import Awaitable, Callable
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from msgspec.structs import replace
 
+from holdfast.app.app import App
 from holdfast.blobs.local import LocalFile, files_beside
 from holdfast.cli.bulk import run_act, selection_of, selection_options
 from holdfast.cli.errors import echo
 from holdfast.cli.json_options import parse_arguments, parse_json, read_text
-from holdfast.cli.load_app import check_step_result, load_app, signature_in
+from holdfast.cli.load_app import check_step_result, load_app, signature_in, spec_in
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import app_option, job_ids, json_option, reason_option, url_option
-from holdfast.cli.person import confirm, whoami
+from holdfast.cli.person import at_terminal, confirm, whoami
 from holdfast.cli.render.screen import console, say_json
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import HoldfastError, NotAllowed, NotFound, Refused
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job, State
-from holdfast.jobs.bulk_acts import Act
+from holdfast.jobs.bulk_acts import Act, check_act, count_concerned
 from holdfast.jobs.ids import find_ids
 from holdfast.jobs.large_values import arguments_of
-from holdfast.jobs.replay_plans import Plan, preview_replay, preview_replays
+from holdfast.jobs.replay_plans import Plan, PlanOfMany, preview_replay, preview_replays
 from holdfast.jobs.selections import Selection
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import Status
@@ -33,6 +38,9 @@ from holdfast.jobs.views.shapes import status_shape
 from holdfast.jobs.views.text import one_line, plural, short_id
 
 REVIEW_IDS = job_ids(State.REVIEW)
+
+PLANS_SHOWN = 10
+"""How many plans are shown before the question."""
 
 
 @click.command(
@@ -49,6 +57,8 @@ Examples:
 Without ids, replays all jobs in review that match the options, after showing what will run and
 asking (--yes skips the question). A worker does it, as a job of type holdfast.bulk: it survives a
 crash, holdfast status shows how far it is, holdfast cancel stops it.
+With ids, you are shown the same and asked on a terminal. Elsewhere they are replayed at once,
+unless an effect is in doubt: then decide first, or pass --yes.
 --preview shows what would run, what is kept, what is in doubt, and about how long it takes and
 what it costs, and changes nothing.
 Recorded steps don't run again; failed ones do. The attempts start from 1 again.
@@ -84,34 +94,68 @@ def replay(
         if len(ids) != 1:
             raise click.UsageError("--args is for one job: give one ID")
         args = parse_arguments("--args", args)
+    call = Call(ids, "replayed", as_json, url, target)
+
+    def check(job: Job, signature: Signature) -> None:
+        signature.decode(job.args if args is None else args)
+
     if preview:
-        _preview(ids, chosen, args, as_json, url)
+        _preview(call, chosen, args, check)
         return
     if chosen is not None:
-        run_act(Act("replay", chosen, by=whoami(), reason=reason), yes=yes, as_json=as_json, url=url)
+        run_act(Act("replay", chosen, by=whoami(), reason=reason), yes=yes, as_json=as_json, url=call.place)
         return
-    _each(
-        Call(ids, "replayed", as_json, url, target),
-        lambda jobs, id: jobs.replay(id, args=args, by=whoami(), reason=reason),
-        lambda job, signature: signature.decode(job.args if args is None else args),
-    )
+    if not yes:
+        _look_first(call, args)
+    _each(call, lambda jobs, id: jobs.replay(id, args=args, by=whoami(), reason=reason), check)
 
 
-def _preview(ids: tuple[str, ...], chosen: Selection | None, args: str | None, as_json: bool, url: str | None) -> None:
+def _preview(call: "Call", chosen: Selection | None, args: str | None, check: "Check") -> None:
     """Show what a replay would do."""
     if chosen is not None:
-        many = run_in_store(url, lambda jobs: preview_replays(jobs, chosen))
-        say_json(plan_of_many_shape(many)) if as_json else console().print(str(many), soft_wrap=True, markup=False)
+        many = run_in_store(call.place, lambda jobs: preview_replays(jobs, chosen))
+        say_json(plan_of_many_shape(many)) if call.as_json else _print(many)
         return
 
     async def read(jobs: Jobs) -> list[Plan]:
-        return [await preview_replay(jobs, id, args=args) for id in await find_ids(jobs, ids)]
+        whole = await find_ids(jobs, call.ids)
+        await _check_each(jobs, call, whole, check)
+        return [await preview_replay(jobs, id, args=args) for id in whole]
 
-    plans = run_in_store(url, read)
-    if as_json:
+    plans = run_in_store(call.place, read)
+    if call.as_json:
         say_json({"plans": [plan_shape(plan) for plan in plans]})
-    for plan in () if as_json else plans:
-        console().print(str(plan), soft_wrap=True, markup=False)
+    for plan in () if call.as_json else plans:
+        _print(plan)
+
+
+def _look_first(call: "Call", args: str | None) -> None:
+    """On a terminal, show what the replay would do, and ask. Elsewhere, refuse one that would stop at once: at an
+    effect in doubt.
+    """
+
+    async def read(jobs: Jobs) -> list[Plan]:
+        plans: list[Plan] = []
+        for id in await find_ids(jobs, call.ids):
+            with suppress(NotAllowed, NotFound):  # it is refused with the others, below
+                plans.append(await preview_replay(jobs, id, args=args))
+        return plans
+
+    plans = run_in_store(call.place, read)
+    if at_terminal() and plans:
+        for plan in plans[:PLANS_SHOWN] if not call.as_json else ():
+            _print(plan)
+        confirm(f"replay {plural(len(plans), 'job')}?")
+    elif doubted := next((plan for plan in plans if plan.in_doubt), None):
+        path = doubted.in_doubt[0]
+        raise NotAllowed(
+            f"job {doubted.job}: {path} is in doubt, so a replay would stop before it; say whether it happened with "
+            f"holdfast resolve {doubted.job} --step {shlex.quote(path)}, or pass --yes"
+        )
+
+
+def _print(plan: Plan | PlanOfMany) -> None:
+    console().print(str(plan), soft_wrap=True, markup=False)
 
 
 @click.command(
@@ -126,7 +170,8 @@ Examples:
 
 \b
 The job completes with this result, as if it had returned it. Without --app, any JSON is
-accepted, and a result that doesn't fit fails where it is read.
+accepted, and a result that doesn't fit fails where it is read. With --app, it must fit the type
+of each job that would get it.
 --step decides a step in doubt: its effect was started but not recorded. Name the step by the
 path that `holdfast show` prints. Pass --result if it happened, with what it returned, or --again
 if it didn't. When the last step in doubt is resolved, the job continues.
@@ -162,7 +207,9 @@ def resolve(
             raise click.UsageError("many jobs get one result: give --result JSON, without --step and --again")
         text = canonical(_parse_result(result))
         act = Act("resolve", chosen or Selection(), by=whoami(), reason=reason, result=text)
-        run_act(act, yes=yes, as_json=as_json, url=url)
+        call = Call((), "resolved", as_json, url, target)
+        _check_result_of_many(call, act)
+        run_act(act, yes=yes, as_json=as_json, url=call.place)
         return
     if again and path is None:
         raise click.UsageError("--again is for a step in doubt: name it with --step")
@@ -183,6 +230,14 @@ def resolve(
         lambda jobs, whole: jobs.resolve(whole, value, by=whoami(), reason=reason),
         lambda job, signature: signature.result.decode(canonical(value)),
     )
+
+
+def _check_result_of_many(call: "Call", act: Act) -> None:
+    """Refuse a result that doesn't fit each type of the jobs that would get it."""
+    if call.app is None or call.target is None:
+        return
+    for type in run_in_store(call.place, lambda jobs: count_concerned(jobs, check_act(act))):
+        spec_in(call.app, call.target, type).signature.result.decode(act.result)
 
 
 _held: list[LocalFile] = []
@@ -272,7 +327,12 @@ def discard(ids: tuple[str, ...], yes: bool, reason: str, as_json: bool, url: st
     )
 
 
-class Call(NamedTuple):
+Check = Callable[[Job, Signature], object]
+"""Refuses a value that doesn't fit a job, given its signature."""
+
+
+@dataclass(frozen=True)
+class Call:
     """What these verbs share: the jobs, the output, the store, and the App that checks values."""
 
     ids: tuple[str, ...]
@@ -281,26 +341,39 @@ class Call(NamedTuple):
     url: str | None
     target: str | None = None
 
+    @cached_property
+    def app(self) -> App | None:
+        """The App that checks values, if one is given."""
+        return None if self.target is None else load_app(self.target)
 
-def _each(
-    call: Call, act: Callable[[Jobs, str], Awaitable[Job]], check: Callable[[Job, Signature], object] | None = None
-) -> None:
+    @property
+    def place(self) -> str | None:
+        """The URL of the store: the given one, or the App's."""
+        return self.url or (None if self.app is None else self.app.url)
+
+
+async def _check_each(jobs: Jobs, call: Call, ids: Sequence[str], check: Check) -> None:
+    """Check the value that each of these jobs would get, if there is an App that can."""
+    if call.app is None or call.target is None:
+        return
+    for id in ids:
+        job = await jobs.get(id)
+        job = replace(job, args=await arguments_of(jobs.engine, job))
+        check(job, signature_in(call.app, call.target, job))
+
+
+def _each(call: Call, act: Callable[[Jobs, str], Awaitable[Job]], check: Check | None = None) -> None:
     """Do the same to each job. All jobs are looked up and checked before the first one is changed.
 
     A refusal doesn't stop the others.
     """
-    target = call.target
-    app = None if target is None else load_app(target)
 
     async def work(jobs: Jobs) -> tuple[list[Status], list[tuple[str, Refused]]]:
         done: list[Status] = []
         refused: list[tuple[str, Refused]] = []
         whole = await find_ids(jobs, call.ids)
-        if app is not None and target is not None and check is not None:
-            for id in whole:
-                job = await jobs.get(id)
-                job = replace(job, args=await arguments_of(jobs.engine, job))
-                check(job, signature_in(app, target, job))
+        if check is not None:
+            await _check_each(jobs, call, whole, check)
         for id in whole:
             try:
                 job = await act(jobs, id)
@@ -316,7 +389,7 @@ def _each(
                 console().print(f"{call.done} {short_id(id)}{then}{more}")
         return done, refused
 
-    _tell(call, *run_in_store(call.url or (None if app is None else app.url), work, write=True))
+    _tell(call, *run_in_store(call.place, work, write=True))
 
 
 def _tell(call: Call, done: list[Status], refused: list[tuple[str, Refused]]) -> None:

@@ -44,12 +44,12 @@ Examples:
 
 \b
 Rejects the results of recorded steps and runs them again. STEP is a path as holdfast show --json
-prints it, a name as holdfast show prints it, or draw#3 for the third recorded draw. Steps that
-receive a changed value run again, too; everything else is kept.
+prints it, a name as holdfast show prints it, or draw#3 for the third draw that the code
+calls. Steps that receive a changed value run again, too; everything else is kept.
 A job in review is replayed. A job that has ended stays as it is, and a new run is made of it.
 In the step, current().feedback has the feedback, and current().rejected the rejected result.
 --args replaces the step's own arguments. --older-code selects the steps whose function had other
-source when it ran; holdfast show --json has a fingerprint of it with each step.
+source when it ran; holdfast show counts these fingerprints, and its --json has one with each step.
 """
 )
 @click.argument("id", shell_complete=job_ids())

@@ -4,12 +4,12 @@ Must not repair anything.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 
-from holdfast.core.model import NEVER_ASKED, PAGE_LIMIT, Job, State, Time, Where
+from holdfast.core.model import NEVER_ASKED, Job, State, Time, Where
 from holdfast.core.summaries import StepCounts
 from holdfast.jobs.built_in import BUILT_IN_TYPES
-from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
+from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs, reasons_of
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.record_reads import step_heads
 from holdfast.jobs.service import Jobs, history_of
@@ -22,26 +22,55 @@ RECENT_MS = 24 * 60 * 60_000
 WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE)
 
 
-async def check_app(jobs: Jobs, types: Sequence[str], steps: Collection[str]) -> list[Finding]:
-    """Check that an App with these types and steps knows the waiting jobs and the steps they have recorded."""
+async def check_app(
+    jobs: Jobs, types: Collection[str], steps: Collection[str], queues: Collection[str]
+) -> list[Finding]:
+    """Check that an App with these types, steps and queues knows the unfinished jobs and the steps they have recorded.
+    A run that has begun and can't go on with this code is a failure.
+    """
+    return [*await _check_types(jobs, types, queues), await _check_steps(jobs, types, steps)]
+
+
+async def _check_types(jobs: Jobs, types: Collection[str], queues: Collection[str]) -> list[Finding]:
+    """Find waiting jobs whose types the App doesn't know."""
     known = {*types, *BUILT_IN_TYPES}
-    page = await jobs.engine.find(Where(states=WAITING, newest_first=True))
-    strange = Counter((job.type, job.queue) for job in page if job.type not in known)
-    more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""
-    findings = [await _check_steps(jobs, known, steps)]
-    if not strange:
-        text = f"this App knows the types of all waiting jobs{more}: {', '.join(types)}"
-        return [Finding("app", Level.OK, text), *findings]
-    for (type, queue), number in sorted(strange.items()):
-        text = f"{plural(number, 'waiting job')} of type {type} in queue {queue}, which this App doesn't know"
-        findings.append(Finding("app", Level.WARN, f"{text}{more}; only a worker with an App that knows it runs them"))
+    waiting: dict[tuple[str, str], list[Job]] = {}
+    async for job in (walk := Walk(jobs, Where(states=WAITING))):
+        if job.type not in known:
+            waiting.setdefault((job.type, job.queue), []).append(job)
+    if not waiting:
+        text = f"this App knows the types of all waiting jobs{walk.scope}: {', '.join(types)}"
+        return [Finding("app", Level.OK, text)]
+    is_ours = await _claimed_by_our_code(jobs, types)
+    findings: list[Finding] = []
+    for (type, queue), found in sorted(waiting.items()):
+        begun = [job for job in found if job.epoch]
+        if begun and is_ours(type, queue in queues):
+            them = f"{plural(len(begun), 'run')} ({name_jobs(begun)}) of type {type} in queue {queue}"
+            text = f"{them} would break: this App doesn't know the type; keep the job until these runs have ended"
+            findings.append(Finding("app", Level.FAIL, f"{text}{walk.scope}", reasons_of({f"no job {type}": begun})))
+            continue
+        text = f"{plural(len(found), 'waiting job')} of type {type} in queue {queue}, which this App doesn't know"
+        text = f"{text}; only a worker with an App that knows it runs them{walk.scope}"
+        findings.append(Finding("app", Level.WARN, text))
     return findings
+
+
+async def _claimed_by_our_code(jobs: Jobs, types: Collection[str]) -> Callable[[str, bool], bool]:
+    """Return what says whether a type belonged to an older version of this App, and not to another App of this store:
+    a living worker claims it together with types that this App knows; or none claims it, and it is in this App's queue.
+    """
+    now = await jobs.engine.now()
+    claimed = [set(worker.types) for worker in await jobs.workers() if worker.types and is_alive(worker, now)]
+    ours: set[str] = set().union(*(one for one in claimed if not one.isdisjoint(types)))
+    others: set[str] = set().union(*(one for one in claimed if one.isdisjoint(types)))
+    return lambda type, is_in_our_queue: type in ours or (type not in others and is_in_our_queue)
 
 
 async def _check_steps(jobs: Jobs, types: Collection[str], known: Collection[str]) -> Finding:
     """Find unfinished jobs with records of steps that the App doesn't define. It would run these steps again."""
     counts: Counter[str] = Counter()
-    named: list[Job] = []
+    named: dict[str, list[Job]] = {}
     async for job in (walk := Walk(jobs, Where(states=(*WAITING, State.REVIEW)))):
         if not job.epoch or job.type not in types:
             continue
@@ -49,14 +78,17 @@ async def _check_steps(jobs: Jobs, types: Collection[str], known: Collection[str
         if summary.others == StepCounts() and summary.names.keys() <= set(known):
             continue
         steps = [one for one in await step_heads(jobs.engine, job.id) if "/" not in one.path]
-        if strange := Counter(one.name for one in steps if one.name not in known):
-            counts.update(strange)
-            named.append(job)
+        strange = Counter(one.name for one in steps if one.name not in known)
+        counts.update(strange)
+        for name in strange:
+            named.setdefault(f"no step {name}", []).append(job)
     if not named:
         text = "this App defines every step that unfinished jobs have recorded"
         return Finding("steps", Level.OK, f"{text}{walk.scope}")
-    text = f"{plural(len(named), 'unfinished job')} ({name_jobs(named)}) recorded {_step_counts(counts)}"
-    return Finding("steps", Level.WARN, f"{text}, which this App doesn't define{_rename_hint(counts)}{walk.scope}")
+    broken = list({job.id: job for members in named.values() for job in members}.values())
+    text = f"{plural(len(broken), 'unfinished job')} ({name_jobs(broken)}) recorded {_step_counts(counts)}"
+    text = f"{text}, which this App doesn't define{_rename_hint(counts)}{walk.scope}"
+    return Finding("steps", Level.FAIL, text, reasons_of(named))
 
 
 async def check_resumed(jobs: Jobs, now: Time) -> Finding:

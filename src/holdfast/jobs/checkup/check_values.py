@@ -6,10 +6,11 @@ Must not change anything. What doesn't fit would put its job in review as soon a
 from collections.abc import Callable, Collection
 
 from holdfast.core.model import Job, State, StepState, Where
+from holdfast.core.outcome import ARGS_PATH
 from holdfast.core.references import is_kept_outside
 from holdfast.core.summaries import is_step
 from holdfast.jobs.checkup.check_code import WAITING
-from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
+from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs, reasons_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.text import one_line, plural
 
@@ -20,40 +21,56 @@ STEPS_READ = 200_000
 """How many recorded steps are read at most."""
 
 
-async def check_values(jobs: Jobs, types: Collection[str], args_misfit: Misfit, result_misfit: Misfit) -> list[Finding]:
-    """Find unfinished jobs whose arguments or recorded results this code can't read any more."""
+async def check_values(
+    jobs: Jobs, types: Collection[str], args_misfit: Misfit, result_misfit: Misfit, call_misfit: Misfit
+) -> list[Finding]:
+    """Find unfinished jobs whose arguments or recorded results this code can't read any more, and recorded calls that
+    it can't make any more. `call_misfit` gets the path of a call without a key.
+    """
     args: dict[str, list[Job]] = {}
     results: dict[str, list[Job]] = {}
+    calls: dict[str, list[Job]] = {}
     read = 0
     async for job in (walk := Walk(jobs, Where(states=(*WAITING, State.REVIEW)))):
         if job.type not in types:
             continue
         if not is_kept_outside(job.args) and (why := args_misfit(job.type, job.args)) is not None:
-            args.setdefault(f"{job.type}: {one_line(why)}", []).append(job)
+            _note(args, f"{job.type}: {one_line(why)}", job)
         if not job.epoch or read >= STEPS_READ:
             continue
-        steps = [step for step in await jobs.engine.steps(job.id) if is_step(step.path)]
+        records = await jobs.engine.steps(job.id)
+        keyed = {record.path.removeprefix(ARGS_PATH) for record in records if record.path.startswith(ARGS_PATH)}
+        steps = [step for step in records if is_step(step.path) and step.state is StepState.DONE]
         read += len(steps)
         for step in steps:
-            if is_kept_outside(step.result or ""):
-                continue
-            if step.state is StepState.DONE and (why := result_misfit(step.name, step.result or "null")) is not None:
-                known = results.setdefault(f"{step.name}: {one_line(why)}", [])
-                if not known or known[-1].id != job.id:
-                    known.append(job)
+            text = step.result or "null"
+            if not is_kept_outside(text) and (why := result_misfit(step.name, text)) is not None:
+                _note(results, f"{step.name}: {one_line(why)}", job)
+            is_plain = step.path not in keyed and "/" not in step.path
+            if is_plain and (why := call_misfit(step.name, step.path)) is not None:
+                _note(calls, f"{step.name}: {one_line(why)}", job)
     more = f"; only the first {STEPS_READ:,} steps were read" if read >= STEPS_READ else ""
+    scope = f"{walk.scope}{more}"
+    keep = "keep the old type readable"
     return [
-        _finding("arguments", "the arguments", args, walk.scope),
-        _finding("results", "recorded results", results, f"{walk.scope}{more}"),
+        _finding("arguments", "read the arguments of", args, keep, walk.scope),
+        _finding("results", "read recorded results of", results, keep, scope),
+        _finding("calls", "find recorded calls of", calls, "give new parameters a default", scope),
     ]
 
 
-def _finding(name: str, what: str, found: dict[str, list[Job]], scope: str) -> Finding:
+def _note(found: dict[str, list[Job]], why: str, job: Job) -> None:
+    known = found.setdefault(why, [])
+    if not known or known[-1].id != job.id:
+        known.append(job)
+
+
+def _finding(name: str, what: str, found: dict[str, list[Job]], advice: str, scope: str) -> Finding:
     if not found:
-        return Finding(name, Level.OK, f"this App can read {what} of unfinished jobs{scope}")
+        return Finding(name, Level.OK, f"this App can {what} unfinished jobs{scope}")
     jobs = list({job.id: job for members in found.values() for job in members}.values())
     why = next(iter(found))
-    others = f" (and {plural(len(found) - 1, 'other reason')})" if len(found) > 1 else ""
+    others = f" (and {plural(len(found) - 1, 'other reason')}: --json)" if len(found) > 1 else ""
     them = f"{plural(len(jobs), 'unfinished job')} ({name_jobs(jobs)})"
-    text = f"{them} would break: this App can't read {what} of {why}{others}"
-    return Finding(name, Level.FAIL, f"{text}; keep the old type readable, or let these jobs finish first{scope}")
+    text = f"{them} would break: this App can't {what} {why}{others}; {advice}, or let these jobs finish first{scope}"
+    return Finding(name, Level.FAIL, text, reasons_of(found))

@@ -1,7 +1,7 @@
 """A finding of the checkup, and a bounded walk over jobs. Must not know what is checked."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -16,6 +16,10 @@ WALK_SECONDS = 5.0
 """How long one check may walk over the jobs. If that wasn't enough for all of them, its finding says so."""
 
 
+JOBS_LISTED = 1_000
+"""How many ids of jobs a reason lists as JSON."""
+
+
 class Level(StrEnum):
     """How bad a finding is: fine, a warning, or broken."""
 
@@ -24,16 +28,34 @@ class Level(StrEnum):
     FAIL = "fail"
 
 
+class Reason(Struct, frozen=True):
+    """One reason for a finding, and the ids of the jobs that it concerns."""
+
+    why: str
+    jobs: tuple[str, ...]
+
+    def shape(self) -> Shape:
+        """Return the reason as JSON, with its first jobs."""
+        return {"why": self.why, "count": len(self.jobs), "jobs": list(self.jobs[:JOBS_LISTED])}
+
+
 class Finding(Struct, frozen=True):
-    """One line of the doctor's report."""
+    """One line of the doctor's report. Its text has the first reason, and its JSON all of them."""
 
     name: str
     level: Level
     text: str
+    reasons: tuple[Reason, ...] = ()
 
     def shape(self) -> Shape:
         """Return the finding as JSON."""
-        return {"name": self.name, "level": self.level.value, "text": self.text}
+        reasons = {"reasons": [one.shape() for one in self.reasons]} if self.reasons else {}
+        return {"name": self.name, "level": self.level.value, "text": self.text, **reasons}
+
+
+def reasons_of(found: Mapping[str, Sequence[Job]]) -> tuple[Reason, ...]:
+    """Return the jobs that were found for each reason."""
+    return tuple(Reason(why, tuple(job.id for job in jobs)) for why, jobs in found.items())
 
 
 class Walk:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import BadValue
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Wait, Where
+from holdfast.core.places import places_in
 from holdfast.core.references import is_kept_outside, references_in
 from holdfast.core.reruns import ASIDE_PATH, Origin, code_of, origin_of
 from holdfast.core.unreadable import log_lines
@@ -70,6 +71,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     """The fingerprint of the code that made each step, by path."""
     set_aside: tuple[Step, ...]
     """What steps had recorded before a person wanted them to run again."""
+    places: Mapping[str, int]
+    """The order of calls, where that isn't the order of their records."""
     origin: Origin | None
     """The run that this one was made from."""
 
@@ -123,6 +126,7 @@ async def view_job(jobs: Jobs, job: Job) -> JobView:
         waits=waits_now(job, records),
         code=code_of(records),
         set_aside=tuple(step for step in records if step.path.startswith(ASIDE_PATH)),
+        places=places_in(records),
         origin=origin_of(records),
     )
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
-from holdfast.core.summaries import StepSummary
-from holdfast.jobs.selections import Selection, failed_step
+from holdfast.jobs.selections import Selection, error_types, failed_step
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import Shape, time_text
 from holdfast.jobs.views.text import error_line
@@ -71,18 +70,16 @@ async def view_groups(jobs: Jobs, chosen: Selection | None = None) -> list[Revie
     while seen < GROUPED and (page := await jobs.engine.find(where, after)):
         summaries = await jobs.engine.summaries([job.id for job in page])
         times = await _times_since(jobs, page)
+        types = await error_types(jobs.engine, page)
         for job, summary, since in zip(page, summaries, times, strict=True):
-            members.setdefault(_kind(job, summary), []).append((job, since, bool(summary.total.started)))
+            members.setdefault((job.type, failed_step(summary), types[job.id] or NO_ERROR), []).append(
+                (job, since, bool(summary.total.started))
+            )
         seen, after = seen + len(page), page[-1].id
         if len(page) < PAGE_LIMIT:
             break
     groups = [_group(kind, found) for kind, found in members.items()]
     return sorted(groups, key=lambda group: (-group.count, -group.last))
-
-
-def _kind(job: Job, summary: StepSummary) -> tuple[str, str, str]:
-    error = NO_ERROR if job.error is None else job.error.type
-    return job.type, failed_step(summary), error
 
 
 def _group(kind: tuple[str, str, str], members: Sequence[tuple[Job, Time, bool]]) -> ReviewGroup:

@@ -5,7 +5,7 @@ arguments or of an earlier result, so a value from there with the same hash is t
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ from holdfast.core.canonical import canonical
 from holdfast.core.errors import BadValue
 from holdfast.core.keys import digest
 from holdfast.core.model import Job, Step, StepState
+from holdfast.core.places import group_of, in_order
 from holdfast.jobs.views.shapes import plain_value
 from holdfast.jobs.views.text import one_line
 
@@ -29,20 +30,49 @@ NUMBERS = range(101)
 
 DEPTH = 6
 
+_NO_PLACES: Mapping[str, int] = {}
+
 _HASHED = re.compile(r"([0-9a-f]{16})((?:,[0-9a-f]{3})*)")
 
 
-def name_steps(job: Job, steps: Sequence[Step]) -> dict[str, str]:
-    """Return a short name for each step, by its path."""
+def name_steps(
+    job: Job, steps: Sequence[Step], places: Mapping[str, int] = _NO_PLACES, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return a short name for each step, by its path; with `only`, for these. `places` has the order of calls
+    (`core.places`).
+    """
+    paths = [step.path for step in steps] if only is None else list(only)
+    parts = {part for path in paths for part in path.split("/")}
     texts = list(dict.fromkeys(islice(_candidates(job, steps), CANDIDATES)))
     whole = {digest(f"[{text}]")[:16]: text for text in texts}
     tagged: dict[str, list[str]] = {}
-    for text in texts:
+    for text in texts if any("," in part for part in parts) else ():
         tagged.setdefault(digest(text)[:3], []).append(text)
-    parts = {part for step in steps for part in step.path.split("/")}
     arguments = {part: _argument(part, whole, tagged) for part in parts}
-    numbers = _numbers(steps)
-    return {step.path: " / ".join(_named(path, arguments, numbers) for path in _above(step.path)) for step in steps}
+    numbers = number_steps(steps, places) if None in arguments.values() else {}
+    return {path: " / ".join(_named(one, arguments, numbers) for one in steps_above(path)) for path in paths}
+
+
+def number_steps(steps: Sequence[Step], places: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return which of the calls of its name each step is, and each step around one, and how many there are."""
+    groups: dict[str, dict[str, None]] = {}
+    for step in steps:
+        for path in steps_above(step.path):
+            groups.setdefault(group_of(path), {})[path] = None
+    return {
+        path: (n, len(paths)) for paths in groups.values() for n, path in enumerate(in_order(list(paths), places), 1)
+    }
+
+
+def has_hash(path: str) -> bool:
+    """Whether a path has a hash of arguments instead of a key."""
+    return any(_HASHED.fullmatch(part.partition("#")[2].partition("#")[0]) for part in path.split("/"))
+
+
+def steps_above(path: str) -> list[str]:
+    """Return the paths of a step and of the steps around it, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def _candidates(job: Job, steps: Sequence[Step]) -> Iterator[str]:
@@ -83,15 +113,6 @@ def _argument(part: str, whole: Mapping[str, str], tagged: Mapping[str, list[str
     return None
 
 
-def _numbers(steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
-    """Return which of the calls of its name a step is, and how many there are, in the order of the records."""
-    groups: dict[str, dict[str, None]] = {}
-    for step in steps:
-        for path in _above(step.path):
-            groups.setdefault(_group(path), {})[path] = None
-    return {path: (n, len(paths)) for paths in groups.values() for n, path in enumerate(paths, 1)}
-
-
 def _named(path: str, arguments: Mapping[str, str | None], numbers: Mapping[str, tuple[int, int]]) -> str:
     part = path.rpartition("/")[2]
     name, _, rest = part.partition("#")
@@ -101,14 +122,3 @@ def _named(path: str, arguments: Mapping[str, str | None], numbers: Mapping[str,
         return f"{name}, item {number}" if count > 1 else name
     again = f", call {nth}" if nth else ""
     return f"{name} {argument}{again}" if argument else f"{name}{again}"
-
-
-def _above(path: str) -> list[str]:
-    """Return the paths of a step and of the steps around it, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
-
-
-def _group(path: str) -> str:
-    above, _, part = path.rpartition("/")
-    return f"{above}/{part.partition('#')[0]}"

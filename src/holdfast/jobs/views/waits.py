@@ -13,13 +13,15 @@ def wait_words(wait: Wait, now: Time) -> str:
         WaitKind.TIME: "sleeping" if wait.until is None else f"sleeping until {utc_clock(wait.until)}",
         WaitKind.SIGNAL: f"waiting for signal {one_line(wait.name, 60)}",
         WaitKind.CHILDREN: "waiting for children",
-        WaitKind.ACTIVATION: "waiting for something that can't be read"
-        if wait.is_unreadable
-        else "waiting for somebody to activate it",
+        WaitKind.ACTIVATION: "waiting for somebody to activate it",
         WaitKind.LIMIT: f"waiting for {one_line(wait_name(wait.name), 70)}",
         WaitKind.STOPPED: f"waiting for the owner of job {short_id(wait.name)} to stop",
     }[wait.kind]
-    if is_question(wait):
+    if wait.is_unreadable:
+        words = "waiting for something that can't be read"
+    elif wait.is_for_copy:
+        words = "waiting for its records, which are copied from another run"
+    elif is_question(wait):
         words = "waiting for a person's answer"
     elif (other := awaited_job(wait)) is not None:
         words = f"waiting for job {short_id(other)}"

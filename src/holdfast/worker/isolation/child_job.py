@@ -248,5 +248,6 @@ def _outcome(
         drift=attempt.journal.calls.drift_lines(),
         kept_slot=attempt.kept_slot,
         vanished=attempt.journal.calls.vanished_counts(),
+        places=attempt.journal.calls.places(),
         worn=worn or isinstance(error, MemoryError),
     )

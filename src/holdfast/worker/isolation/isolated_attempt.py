@@ -156,7 +156,7 @@ class IsolatedAttempt(Attempt):
         effects = self.journal.effects
         effects.doubts, effects.drops = ended.doubts, ended.drops
         effects.heard.update(ended.doubts)  # otherwise the process would have reported that it stopped in doubt
-        self.journal.calls.take_over(ended.drift, ended.vanished)
+        self.journal.calls.take_over(ended.drift, ended.vanished, ended.places)
         self.kept_slot = ended.kept_slot
         if ended.stop is not None:
             self.note_stop(ended.stop)

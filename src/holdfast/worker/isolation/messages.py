@@ -134,6 +134,7 @@ class Ended(Struct, tag=True, frozen=True, kw_only=True):
     drift: list[str] = []
     kept_slot: str = ""
     vanished: dict[str, int] = {}
+    places: str = ""
     worn: bool = False
 
 

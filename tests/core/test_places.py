@@ -1,0 +1,39 @@
+"""Calls are numbered in the order in which the code makes them, also when their records are in another order."""
+
+from holdfast.core.model import Step, StepState
+from holdfast.core.places import PLACES_LIMIT, PLACES_PATH, in_order, places_in, places_text
+
+
+def numbered(text: str, recorded: list[str]) -> list[str]:
+    record = Step(job="", epoch=1, path=PLACES_PATH, name="", state=StepState.STARTED, result=f'"{text}"', started_at=0)
+    return in_order(recorded, places_in([record]))
+
+
+def test_calls_that_were_recorded_in_order_need_no_record():
+    assert places_text(["a#1", "b#1", "a#2"], ["a#1", "a#2", "b#1"]) == ""
+
+
+def test_calls_that_were_recorded_in_another_order_keep_their_places():
+    recorded = ["a#3", "a#1", "a#2"]
+
+    assert numbered(places_text(["a#1", "a#2", "a#3"], recorded), recorded) == ["a#1", "a#2", "a#3"]
+
+
+def test_a_record_that_no_call_uses_any_more_comes_last():
+    recorded = ["a#1", "a#old", "a#new"]
+
+    assert numbered(places_text(["a#1", "a#new"], recorded), recorded) == ["a#1", "a#new", "a#old"]
+
+
+def test_an_attempt_that_was_cut_short_forgets_no_places():
+    recorded = ["a#3", "a#1", "a#2", "b#2", "b#1"]
+    whole = places_text(["a#1", "a#2", "a#3", "b#1", "b#2"], recorded)
+
+    assert numbered(places_text(["a#1"], recorded, whole), recorded[:3]) == ["a#1", "a#2", "a#3"]
+    assert numbered(places_text(["a#1"], recorded, whole), recorded[3:]) == ["b#1", "b#2"]
+
+
+def test_the_record_is_bounded():
+    paths = [f"a#{number}" for number in range(PLACES_LIMIT + 10)]
+
+    assert len(places_text(paths, paths[::-1])) == 8 * PLACES_LIMIT
