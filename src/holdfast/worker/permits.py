@@ -183,6 +183,7 @@ class StepPermits:
         job, spec = self._attempt.job, call.spec
         if not call.parent and id(spec) in self._fixed:
             return  # it was checked before, and no step is around it
+        own = {limit_of(use.key) for use in job.options.limits}
         around = [(path, one) for path in paths_above(call.path) for one in self._held.get(path, ((),))[0]]
         for limit in spec.limits:
             home = limit.home
@@ -191,7 +192,7 @@ class StepPermits:
                     f"step {spec.name}: limit {limit.name} belongs to another App than job {job.type}; declare it with "
                     "the App of the job"
                 )
-            if limit.name in {limit_of(use.key) for use in job.options.limits}:
+            if limit.name in own:
                 raise Invalid(
                     f"step {spec.name} asks for limit {limit.name}, which its job holds already, so it could wait for "
                     "ever; give the limit to the job or to the step, not to both"
@@ -202,12 +203,11 @@ class StepPermits:
                         f"step {spec.name} asks for limit {limit.name}, which step {path} around it holds already, so "
                         "it could wait for ever; give the limit to one of them"
                     )
-                if held.at_once and limit.at_once and limit.name < held.name:
-                    raise Invalid(
-                        f"step {spec.name} asks for limit {limit.name} while step {path} around it holds limit "
-                        f"{held.name}: two such steps could wait for each other for ever; give both limits to the "
-                        "outer step, or choose names so that the outer limit comes first in the alphabet"
-                    )
+                _check_order(f"step {spec.name}", limit, f"step {path} around it", held)
+            if call.parent:  # only then the job keeps its slot and its permits while the step waits
+                for held in home.limits():
+                    if held.name in own:
+                        _check_order(f"step {spec.name}, inside step {call.parent},", limit, "its job", held)
         self._fixed[id(spec)] = fixed_uses(spec.limits)
 
     # Giving back.
@@ -270,6 +270,16 @@ class StepPermits:
         for path in ended:
             self._forget(path)
         return answers
+
+
+def _check_order(who: str, limit: Limit, holder: str, held: Limit) -> None:
+    """Refuse to ask for a limit while one is held that comes after it: another job may do so the other way round."""
+    if held.at_once and limit.at_once and limit.name < held.name:
+        raise Invalid(
+            f"{who} asks for limit {limit.name} while {holder} holds limit {held.name}: two that do so in opposite "
+            "orders could wait for each other for ever; give both limits to the outer one, or choose names so that the "
+            "outer limit comes first in the alphabet"
+        )
 
 
 async def _poll(waiting: Waiting, pending: PendingWait[None]) -> list[None] | None:
