@@ -836,3 +836,23 @@ async def test_a_cost_above_a_burst_that_a_person_has_lowered_is_told(app):
         assert job.state is State.REVIEW
         assert job.error is not None
         assert "a cost of 20 is above the burst of limit api, which is 10 now" in job.error.message
+
+
+@pytest.mark.parametrize(("cost", "told"), [(None, "1"), (0.2, "0.2")])
+async def test_a_call_above_a_fractional_burst_that_a_person_has_lowered_is_told(app, cost, told):
+    limit = app.limit("api", rate="1.5/s")
+
+    @step(name="call", limit=limit if cost is None else limit.cost(lambda: cost))
+    async def call() -> None: ...
+
+    @app.job
+    async def work() -> None:
+        await call()
+
+    async with in_memory(app) as test:
+        await set_limit(app.engine, "api", rate="0.5/s", by="ada")
+        run = await work.submit()
+        await test.idle()
+        job = await app.jobs.get(run.id)
+        assert job.state is State.REVIEW
+        assert f"a cost of {told} is above the burst of limit api, which is 0.05 now" in job.error.message

@@ -134,8 +134,9 @@ class StepPermits:
 
     async def _check_burst(self, call: Call, waiting: Waiting) -> None:
         """Refuse a cost that can never start, because a person has set a smaller burst than the code declares."""
-        attempt, name = self._attempt, limit_of(waiting.key)
-        if waiting.at is None or (units := _units(waiting)) <= UNIT:
+        attempt, name, units = self._attempt, limit_of(waiting.key), _units(waiting)
+        counts_parts = any(one.name == name and one.counts_parts for one in call.spec.limits)
+        if waiting.at is None or (units <= UNIT and not counts_parts):  # without parts, a burst has one unit at least
             return
         records = await attempt.persist(lambda: attempt.engine.records(LIMIT + name))
         burst = next((settings_of(one.value).burst for one in records if one.name == LIMIT + name), None)
