@@ -497,6 +497,109 @@ async def test_waiting_counts_for_no_timeout(app, engine):
     assert await events(run) == ["submit", "claim", "complete"]
 
 
+@pytest.mark.parametrize("colour", ["async", "def"])
+async def test_waiting_inside_a_step_counts_for_no_timeout_of_those_around_it(app, engine, colour):
+    """Of no step around it, and not of the job, while nothing else runs."""
+    app.settings = PATIENT
+    held, limit = Held(), app.limit("api", at_once=1)
+
+    @step(name="hold", limit=limit)
+    async def hold() -> None:
+        await held()
+
+    if colour == "async":
+
+        @step(name="call", limit=limit)
+        async def call() -> int:
+            return 7
+
+        @step(name="inner", timeout="400ms", stale_after="300ms")
+        async def inner() -> int:
+            return await call()
+
+        @step(name="outer", timeout="400ms", stale_after="300ms")
+        async def outer() -> int:
+            return await inner()
+
+    else:
+
+        @step(name="call", limit=limit)
+        def call() -> int:
+            return 7
+
+        @step(name="inner", timeout="400ms", stale_after="300ms")
+        def inner() -> int:
+            return call()  # type: ignore[return-value]
+
+        @step(name="outer", timeout="400ms", stale_after="300ms")
+        def outer() -> int:
+            return inner()  # type: ignore[return-value]
+
+    @app.job
+    async def holder() -> None:
+        await hold()
+
+    if colour == "async":
+
+        @app.job(timeout="500ms", retries=0)
+        async def work() -> int:
+            return await outer()
+
+    else:
+
+        @app.job(timeout="500ms", retries=0)
+        def work() -> int:
+            return outer()  # type: ignore[return-value]
+
+    await holder.submit()
+    async with app.worker():
+        await held.entered.wait()
+        run = await work.submit()
+        await waits_for(app, run)
+        await asyncio.sleep(1.0)  # longer than all timeouts: only real time tells whether they run
+        held.go.set()
+        assert await run.result(timeout=60) == 7
+    assert await events(run) == ["submit", "claim", "complete"]
+
+
+async def test_the_timeout_of_a_step_goes_on_while_another_step_inside_it_runs(app, engine):
+    app.settings = PATIENT
+    held, other, limit = Held(), Held(), app.limit("api", at_once=1)
+
+    @step(name="hold", limit=limit)
+    async def hold() -> None:
+        await held()
+
+    @step(name="call", limit=limit)
+    async def call() -> None: ...
+
+    @step(name="busy")
+    async def busy() -> None:
+        await other()
+
+    @step(name="outer", timeout="300ms")
+    async def outer() -> None:
+        await asyncio.gather(call(), busy())
+
+    @app.job
+    async def holder() -> None:
+        await hold()
+
+    @app.job(retries=0)
+    async def work() -> None:
+        await outer()
+
+    await holder.submit()
+    async with app.worker():
+        await held.entered.wait()
+        run = await work.submit()
+        await in_state(app, run, State.REVIEW)
+        held.go.set()
+    job = await app.jobs.get(run.id)
+    assert job.error is not None
+    assert "timeout of 300 ms" in job.error.message, job.error.message
+
+
 async def test_a_changed_limit_counts_at_once_for_those_who_wait(app, engine):
     app.settings = PATIENT
     held, limit = Held(), app.limit("api", at_once=1)

@@ -247,3 +247,28 @@ async def test_an_effect_is_not_repeated_because_of_what_a_response_says(app, en
 
     assert job.state is State.REVIEW
     assert calls == [7]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+async def test_the_rest_counts_for_no_timeout_of_the_step_around_it(app, limited):
+    limit, calls = app.limit("api", at_once=5), []
+
+    @step(name="call", limit=limit if limited else None)
+    async def call() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise Throttled(retry_after=1)  # the shortest there is: only real time tells
+        return 7
+
+    @step(name="outer", timeout="500ms", stale_after="500ms")
+    async def outer() -> int:
+        return await call()
+
+    @app.job(timeout="800ms", retries=0)
+    async def work() -> int:
+        return await outer()
+
+    run = await work.submit()
+    async with app.worker():
+        assert await run.result(timeout=20) == 7
+    assert (await run.status()).recoveries == 0

@@ -121,16 +121,15 @@ class StepPermits:
 
         waiting.on_refusal = note
         note()
-        attempt.note_limit_wait(1)
-        try:
-            if call.parent:  # the step around it runs, so the job keeps its slot
-                await asyncio.wait([waiting.last])
-            else:
-                await Suspension.of(attempt).wait(pending)
-        finally:
-            waiting.on_refusal = None
-            progress.clear_limited(call.path)
-            attempt.note_limit_wait(-1)
+        with attempt.limit_wait(call.path):
+            try:
+                if call.parent:  # the step around it runs, so the job keeps its slot
+                    await asyncio.wait([waiting.last])
+                else:
+                    await Suspension.of(attempt).wait(pending)
+            finally:
+                waiting.on_refusal = None
+                progress.clear_limited(call.path)
 
     async def _check_burst(self, call: Call, waiting: Waiting) -> None:
         """Refuse a cost that can never start, because a person has set a smaller burst than the code declares."""

@@ -74,11 +74,13 @@ async def rest(call: Call) -> None:
     async def poll() -> list[None] | None:
         return [None] if attempt.now() >= until else None
 
-    if call.parent:  # the step around it runs, so the job keeps its slot
-        await asyncio.sleep(max(0, until - attempt.now()) / 1_000)
-    else:
-        path, info = call.waiting_record()
-        await Suspension.of(attempt).wait(PendingWait(path, Wait(WaitKind.TIME, until=until), poll, info))
+    with attempt.limit_wait(call.path):
+        if call.parent:  # the step around it runs, so the job keeps its slot
+            await asyncio.sleep(max(0, until - attempt.now()) / 1_000)
+        else:
+            path, info = call.waiting_record()
+            await Suspension.of(attempt).wait(PendingWait(path, Wait(WaitKind.TIME, until=until), poll, info))
+        attempt.progress.note_activity()
     call.not_before = None
 
 
