@@ -135,6 +135,8 @@ class Ended(Struct, tag=True, frozen=True, kw_only=True):
     kept_slot: str = ""
     vanished: dict[str, int] = {}
     worn: bool = False
+    throttle: Throttle | None = None
+    """What its error says about slowing down."""
 
 
 class Ready(Struct, tag=True, frozen=True):
