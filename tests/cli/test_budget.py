@@ -54,6 +54,15 @@ def test_budgets_are_listed_and_added_to(cli: Cli):
     assert "no limits yet" in cli.ok("limits")
 
 
+def test_a_jobs_options_show_its_budget_in_plain_units(cli: Cli):
+    [one] = json.loads(cli.ok("jobs", "--json"))["jobs"]
+
+    assert one["options"]["budget"] == {"usd": 5}
+    assert json.loads(cli.ok("export", one["id"]))["job"]["options"]["budget"] == {"usd": 5_000_000}, (
+        "as import reads it"
+    )
+
+
 async def test_an_exported_run_takes_its_budget_along():
     here, there = App("memory:"), App("memory:")
     id = await spent_job(here)

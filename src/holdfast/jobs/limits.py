@@ -223,6 +223,10 @@ async def reset_limit(engine: Engine, name: str, *, by: str, reason: str = "") -
 async def close_limit(engine: Engine, key: str, for_ms: int, *, by: str, reason: str = "") -> Time:
     """Close a limit for this long: nothing starts under it. Return until when. A key of one value is "NAME/VALUE"."""
     _check_reason(reason)
+    if for_ms <= 0:
+        raise Invalid(
+            f"limit {key}: say for how long to close it, above 0: 10m; to open it: holdfast limits open {key}"
+        )
     await _check_key(engine, key)
     until = await engine.now() + for_ms
     await close_key(engine, key, until)
