@@ -129,6 +129,27 @@ def test_a_cost_function_must_fit(app):
         async def draw(prompt: str) -> None: ...
 
 
+@pytest.mark.parametrize(("rate", "burst"), [("1.5/s", 1), ("5.0/d", 1), ("50.0/d", 5), ("0.5/s", 0.05)])
+def test_the_burst_of_a_fractional_rate_has_room_for_a_whole_unit(app, rate, burst):
+    assert app.limit("x", rate=rate).settings.burst == round(burst * UNIT)
+
+
+@pytest.mark.parametrize("given", [{"rate": "0.5/s"}, {"rate": "1.0/d"}, {"rate": "3.5/s", "burst": 0.5}])
+def test_calls_that_use_a_whole_unit_are_refused_where_none_can_start(app, given):
+    limit = app.limit("x", **given)
+
+    for decorate in (step(name="draw", limit=limit), app.job(name="draw", limit=limit)):
+        with pytest.raises(Invalid, match=r"(step|job) draw: limit x has a burst of 0\.\d+, but a call") as refusal:
+
+            @decorate
+            async def draw() -> None: ...
+
+        assert "never start; write the rate with a longer period, as in '30/m'" in str(refusal.value)
+
+    @step(name="draw", limit=limit.cost(lambda: 0.01))
+    async def draw_cheaply() -> None: ...
+
+
 async def uses(app, run):
     return (await app.jobs.get(run.id)).options.limits
 

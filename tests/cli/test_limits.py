@@ -77,6 +77,15 @@ def test_a_person_closes_and_opens(cli: Cli):
         (("set", "openai", "--rate", "fast"), "rate='fast': write a number above 0 and a period"),
         (("reset", "openai"), "limit openai: no person has set it"),
         (("close", "openai", "--for", "soon"), "'soon' is not a duration"),
+        (
+            ("close", "openai", "--for", "0"),
+            "'0' is not a duration: give seconds, a timedelta, or text like '0s', '10m'",
+        ),
+        (
+            ("close", "openai", "--for", "0s"),
+            "limit openai: say for how long to close it, above 0: 10m; to open it: holdf",
+        ),
+        (("set", "openai", "--burst", "nan"), "limit openai: burst=nan: give a number above 0"),
         (("close", "tokens", "--for", "1m"), "limit tokens counts each {model} on its own; give the value too"),
         (("open", "openai"), "limit openai is not closed"),
     ],

@@ -1042,8 +1042,17 @@ class NothingIsKeptForTheWoken(Tables):
     """A job is woken for a permit, and somebody else takes it."""
 
     class permits_kind(Permits):
-        def reserve(self, key: str, job: str) -> None:
+        def reserve(self, key: str, job: Job) -> None:
             """Keep nothing."""
+
+
+@mutant("step_limits")
+class KeptForThoseThatCannotStart(Tables):
+    """A permit is kept for a job although a limit of its own is full."""
+
+    class permits_kind(Permits):
+        def _is_full(self, key: str, job: str) -> bool:
+            return False
 
 
 @mutant("step_limits")

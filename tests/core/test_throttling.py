@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Throttled
-from holdfast.core.throttling import LEAST_MS, MOST_MS, Throttle, throttle_of, with_throttle
+from holdfast import App, Invalid, Throttled
+from holdfast.core.throttling import LEAST_MS, MOST_MS, Throttle, throttle_of, throttle_of_job, with_step, with_throttle
 
 NOW = 1_700_000_000.0
 
@@ -38,6 +38,13 @@ def test_clients_are_recognised_by_their_shape():
     assert told(response=response(status=503, retry_after="7")) == 7_000
 
 
+@pytest.mark.parametrize("status", [400, 403, 408, 409, 429, 500, 502, 503, 504, 529, 599])
+def test_any_failed_response_that_says_when_to_come_back_counts(status):
+    assert told(response=response(status=status, retry_after="7")) == 7_000
+    assert told(response=response(status=status, retry_after_ms="1500")) == 1_500
+    assert told(response=response(status=status)) is None
+
+
 def test_milliseconds_are_exact_and_come_first():
     assert told(response=response(retry_after_ms="1500", retry_after="2")) == 1_500
     assert told(response=response(retry_after="1.25")) == 1_250
@@ -64,7 +71,8 @@ def test_garbage_says_nothing(text):
 
 def test_other_errors_say_nothing():
     assert throttle_of(ValueError("429"), NOW) is None
-    assert told(response=response(status=500, retry_after="7")) is None
+    assert told(response=response(status=200, retry_after="7")) is None
+    assert told(response=response(status=301, retry_after="7")) is None
     assert told(response=response()) is None
     assert told(response=None, headers={"Retry-After": "7"}) is None, "no status"
     assert told(response=SimpleNamespace(status_code=429, headers=None)) is None
@@ -94,9 +102,28 @@ def test_a_step_says_it_by_itself(after, ms):
     assert throttle_of(Throttled(retry_after=after), NOW) == Throttle(ms, "", True)
 
 
-@pytest.mark.parametrize("after", ["soon", None, float("nan"), True, "-5s"])
-def test_a_time_that_can_not_be_read_leaves_it_to_the_steps_own_backoff(after):
-    assert throttle_of(Throttled(retry_after=after), NOW) is None
+@pytest.mark.parametrize("after", ["soon", "30", None, float("nan"), True, "-5s"])
+def test_a_time_that_can_not_be_read_is_refused(after):
+    with pytest.raises(
+        Invalid, match=r"Throttled\(retry_after=.*\): give the seconds as a number, a timedelta, or text"
+    ):
+        Throttled(retry_after=after)
+
+
+@pytest.mark.parametrize("limit", ["openai", 5, True])
+def test_a_limit_that_is_none_is_refused(limit):
+    with pytest.raises(Invalid, match=r"Throttled\(limit=.*\): give what app.limit\('name', …\) returns"):
+        Throttled(retry_after=30, limit=limit)
+
+
+def test_what_ends_a_job_counts_unless_a_step_has_raised_it():
+    by_shape, explicit = ClientError(response=response(retry_after="7")), Throttled(retry_after=7)
+
+    assert throttle_of_job(by_shape, NOW, is_limited=True) == Throttle(7_000)
+    assert throttle_of_job(by_shape, NOW, is_limited=False) is None
+    assert throttle_of_job(explicit, NOW, is_limited=False) == Throttle(7_000, "", True)
+    assert throttle_of_job(None, NOW, is_limited=True) is None
+    assert throttle_of_job(with_step(by_shape), NOW, is_limited=True) is None
 
 
 def test_a_step_may_name_the_limit():

@@ -130,6 +130,49 @@ async def test_what_can_not_be_set_is_refused(app, engine):
         await set_limit(app.engine, "openai", at_once=1, by="ada", reason="x" * 10_000)
 
 
+@pytest.mark.parametrize("burst", [5, float("nan")])
+async def test_a_burst_without_a_rate_is_refused(app, engine, burst):
+    app.limit("x", at_once=3)
+    await declared(app)
+
+    with pytest.raises(
+        Invalid, match=r"limit x: burst=.*: the limit has no rate that a burst could belong to; set --rate"
+    ):
+        await set_limit(app.engine, "x", burst=burst, by="ada")
+
+    assert (await get_limit(app.engine, "x")).person is None
+
+
+async def test_a_rate_so_slow_that_nothing_could_start_is_refused(app, engine):
+    app.limit("x", rate="100/m")
+    app.limit("calls", at_once=3)
+    app.limit("usd", rate="50.0/d")
+    await declared(app)
+
+    for name in ("x", "calls"):
+        with pytest.raises(
+            Invalid, match=rf"limit {name} has a burst of 0.05, but a call without a cost uses a whole unit"
+        ):
+            await set_limit(app.engine, name, rate="0.5/s", by="ada")
+    assert (await set_limit(app.engine, "usd", rate="0.5/s", by="ada")).now.rate == "0.5/s", "its calls may cost less"
+
+
+async def test_a_job_that_needs_more_than_a_person_lets_it_have_says_so(app, engine):
+    @app.job(limit=app.limit("x", rate="1.5/s"))
+    async def work() -> int:
+        return 1
+
+    await declared(app)
+    await set_limit(app.engine, "x", rate="0.5/s", by="ada")
+
+    run = await work.submit()
+
+    words = str(await run.status())
+    assert words == "waiting for limit x (needs 1, above the burst of 0.05, so it can't start; see holdfast limits)", (
+        words
+    )
+
+
 async def test_only_the_last_changes_are_kept(app, engine):
     app.limit("x", at_once=3)
     await declared(app)

@@ -89,3 +89,8 @@ def _(wake: Any) -> Any:
 @bug("a step whose time has come asks without a pause", "storm", holdfast.worker.permits, "ANSWER_MS", limited)
 def _(answer_ms: Any) -> Any:
     return 0
+
+
+@bug("permits are kept for jobs that can't start", "S41 L1", Permits, "_is_full", limited)
+def _(is_full: Any) -> Any:
+    return lambda self, key, job: False

@@ -14,6 +14,8 @@ AREA = TEMPLATE.limit("area", at_once=2)
 PAIR = TEMPLATE.limit("pair", at_once=2)
 SOLO = TEMPLATE.limit("solo", at_once=1, per="{m}")
 TICK = TEMPLATE.limit("tick", rate="3/s")
+UPPER = TEMPLATE.limit("upper", at_once=1)
+LOWER = TEMPLATE.limit("lower", at_once=1)
 WORDS = TEMPLATE.limit("words", rate="30/m", burst=8)
 
 CLOSED_SECONDS = 1.5
@@ -52,6 +54,23 @@ async def busy(n: int) -> str:
         await asyncio.sleep(0.05)
         raise Throttled(retry_after=CLOSED_SECONDS)
     return await here.finish(effect)
+
+
+@step(limit=UPPER)
+async def above(n: int) -> str:
+    return await scene().effect(n)
+
+
+@step(limit=LOWER)
+async def below(n: int) -> str:
+    return await scene().effect(n)
+
+
+@step
+async def ledge(n: int) -> list[str]:
+    effect = scene().begin((n,))
+    inside = await above(n)
+    return [inside, await scene().finish(effect)]
 
 
 @shape(2, into=LIMITED, limit=SOLO)
@@ -109,6 +128,23 @@ async def guild(n: int, m: int) -> list[str]:
     except ItemsFailed as failed:
         tokens += [token for found in failed.results if found for token in found]
     return [*tokens, await call(n, "end")]
+
+
+@shape(2, into=LIMITED, limit=UPPER)
+async def climb_down(n: int, m: int) -> list[str]:
+    """Its step needs what `climb_up` holds, whose step needs what this one holds."""
+    return [await below(place) for place in range(n)]
+
+
+@shape(2, into=LIMITED, limit=LOWER)
+async def climb_up(n: int, m: int) -> list[str]:
+    return [await above(place) for place in range(n)]
+
+
+@shape(1, into=LIMITED, limit=LOWER)
+async def climb_inside(n: int, m: int) -> list[str]:
+    """Keeps its permit while a step inside a step waits for another one."""
+    return [token for place in range(n) for token in await ledge(place)]
 
 
 @shape(0, limit=PAIR)

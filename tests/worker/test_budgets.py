@@ -31,6 +31,20 @@ async def left_of(app, run, currency="usd"):
     return (await get_budget(app.engine, run.id))[1].left[currency] / 1_000_000
 
 
+async def test_blocking_code_adds_to_a_budget(app):
+    app.settings = HASTY
+
+    @app.job(budget={"usd": 1})
+    async def film() -> list[int]:
+        return [await paid(n) for n in range(2)]
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await asyncio.to_thread(lambda: app.sync.run(run.id).add_budget(usd=2, reason="worth it"))
+        assert await run.result(20) == [0, 1]
+
+
 async def test_past_its_budget_a_job_waits_until_a_person_adds_to_it(app):
     app.settings = HASTY
 

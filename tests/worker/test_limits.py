@@ -497,6 +497,109 @@ async def test_waiting_counts_for_no_timeout(app, engine):
     assert await events(run) == ["submit", "claim", "complete"]
 
 
+@pytest.mark.parametrize("colour", ["async", "def"])
+async def test_waiting_inside_a_step_counts_for_no_timeout_of_those_around_it(app, engine, colour):
+    """Of no step around it, and not of the job, while nothing else runs."""
+    app.settings = PATIENT
+    held, limit = Held(), app.limit("api", at_once=1)
+
+    @step(name="hold", limit=limit)
+    async def hold() -> None:
+        await held()
+
+    if colour == "async":
+
+        @step(name="call", limit=limit)
+        async def call() -> int:
+            return 7
+
+        @step(name="inner", timeout="400ms", stale_after="300ms")
+        async def inner() -> int:
+            return await call()
+
+        @step(name="outer", timeout="400ms", stale_after="300ms")
+        async def outer() -> int:
+            return await inner()
+
+    else:
+
+        @step(name="call", limit=limit)
+        def call() -> int:
+            return 7
+
+        @step(name="inner", timeout="400ms", stale_after="300ms")
+        def inner() -> int:
+            return call()  # type: ignore[return-value]
+
+        @step(name="outer", timeout="400ms", stale_after="300ms")
+        def outer() -> int:
+            return inner()  # type: ignore[return-value]
+
+    @app.job
+    async def holder() -> None:
+        await hold()
+
+    if colour == "async":
+
+        @app.job(timeout="500ms", retries=0)
+        async def work() -> int:
+            return await outer()
+
+    else:
+
+        @app.job(timeout="500ms", retries=0)
+        def work() -> int:
+            return outer()  # type: ignore[return-value]
+
+    await holder.submit()
+    async with app.worker():
+        await held.entered.wait()
+        run = await work.submit()
+        await waits_for(app, run)
+        await asyncio.sleep(1.0)  # longer than all timeouts: only real time tells whether they run
+        held.go.set()
+        assert await run.result(timeout=60) == 7
+    assert await events(run) == ["submit", "claim", "complete"]
+
+
+async def test_the_timeout_of_a_step_goes_on_while_another_step_inside_it_runs(app, engine):
+    app.settings = PATIENT
+    held, other, limit = Held(), Held(), app.limit("api", at_once=1)
+
+    @step(name="hold", limit=limit)
+    async def hold() -> None:
+        await held()
+
+    @step(name="call", limit=limit)
+    async def call() -> None: ...
+
+    @step(name="busy")
+    async def busy() -> None:
+        await other()
+
+    @step(name="outer", timeout="300ms")
+    async def outer() -> None:
+        await asyncio.gather(call(), busy())
+
+    @app.job
+    async def holder() -> None:
+        await hold()
+
+    @app.job(retries=0)
+    async def work() -> None:
+        await outer()
+
+    await holder.submit()
+    async with app.worker():
+        await held.entered.wait()
+        run = await work.submit()
+        await in_state(app, run, State.REVIEW)
+        held.go.set()
+    job = await app.jobs.get(run.id)
+    assert job.error is not None
+    assert "timeout of 300 ms" in job.error.message, job.error.message
+
+
 async def test_a_changed_limit_counts_at_once_for_those_who_wait(app, engine):
     app.settings = PATIENT
     held, limit = Held(), app.limit("api", at_once=1)
@@ -660,10 +763,78 @@ async def test_nested_limits_are_taken_in_one_order(app, engine):
     async def right() -> int:
         return await around()
 
-    assert "two such steps could wait for each other for ever" in await refusal(app, await wrong.submit())
+    assert "could wait for each other for ever" in await refusal(app, await wrong.submit())
     run = await right.submit()
     await finished(app, run)
     assert await run.result() == 1
+
+
+async def test_a_job_and_a_step_inside_another_one_take_their_limits_in_one_order(app, engine):
+    """The job keeps its permit while the inner step waits, because the step around that runs."""
+    first, second = app.limit("a", at_once=5), app.limit("b", at_once=5)
+
+    @step(name="of_a", limit=first)
+    async def of_a() -> int:
+        return 1
+
+    @step(name="of_b", limit=second)
+    async def of_b() -> int:
+        return 1
+
+    @step(name="around")
+    async def around(is_a: bool) -> int:
+        return await of_a() if is_a else await of_b()
+
+    @app.job(limit=second)
+    async def wrong() -> int:
+        return await around(True)
+
+    @app.job(limit=first)
+    async def right() -> int:
+        return await around(False)
+
+    line = await refusal(app, await wrong.submit())
+    assert line.startswith("step of_a, inside step around#"), line
+    assert "asks for limit a while its job holds limit b" in line
+    assert "give both limits to the outer one" in line
+    run = await right.submit()
+    await finished(app, run)
+    assert await run.result() == 1
+
+
+async def test_jobs_whose_steps_need_what_the_other_one_holds_get_on(app, engine):
+    """A job gives up its own permit with its slot, so either order is fine between a job and a step of its own."""
+    app.settings = HASTY
+    first, second = app.limit("a", at_once=1), app.limit("b", at_once=1)
+    both = asyncio.Barrier(2)
+
+    @step(name="of_a", limit=first)
+    async def of_a() -> int:
+        return 1
+
+    @step(name="of_b", limit=second)
+    async def of_b() -> int:
+        return 1
+
+    async def meet() -> None:
+        if not met:  # the first time that both run
+            await both.wait()
+            met.add(True)
+
+    @app.job(limit=first)
+    async def one() -> int:
+        await meet()
+        return await of_b()
+
+    @app.job(limit=second)
+    async def other() -> int:
+        await meet()
+        return await of_a()
+
+    met: set[bool] = set()
+    runs = [await one.submit(), await other.submit()]
+    async with app.worker(at_once=2):
+        assert [await run.result(timeout=20) for run in runs] == [1, 1]
 
 
 async def test_a_limit_of_another_app_is_refused(app, engine):
@@ -768,3 +939,23 @@ async def test_a_cost_above_a_burst_that_a_person_has_lowered_is_told(app):
         assert job.state is State.REVIEW
         assert job.error is not None
         assert "a cost of 20 is above the burst of limit api, which is 10 now" in job.error.message
+
+
+@pytest.mark.parametrize(("cost", "told"), [(None, "1"), (0.2, "0.2")])
+async def test_a_call_above_a_fractional_burst_that_a_person_has_lowered_is_told(app, cost, told):
+    limit = app.limit("api", rate="1.5/s")
+
+    @step(name="call", limit=limit if cost is None else limit.cost(lambda: cost))
+    async def call() -> None: ...
+
+    @app.job
+    async def work() -> None:
+        await call()
+
+    async with in_memory(app) as test:
+        await set_limit(app.engine, "api", rate="0.5/s", by="ada")
+        run = await work.submit()
+        await test.idle()
+        job = await app.jobs.get(run.id)
+        assert job.state is State.REVIEW
+        assert f"a cost of {told} is above the burst of limit api, which is 0.05 now" in job.error.message

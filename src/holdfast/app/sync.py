@@ -191,6 +191,10 @@ class SyncRun(Generic[R]):
         """See Run.cancel."""
         self._call(self._run.cancel(reason))
 
+    def add_budget(self, *, usd: float = 0, tokens: float = 0, reason: str = "") -> None:
+        """See Run.add_budget."""
+        self._call(self._run.add_budget(usd=usd, tokens=tokens, reason=reason))
+
     def signal(self, name: str, value: object = None) -> None:
         """See Run.signal."""
         self._call(self._run.signal(name, value))

@@ -37,6 +37,7 @@ from holdfast.core.model import (
     Admission,
     Conflict,
     Event,
+    Job,
     Recorded,
     State,
     Wait,
@@ -50,6 +51,14 @@ from holdfast.core.shared_limits import (
 )
 from holdfast.engines.contract import Engine
 from holdfast.engines.topics import queue_topic
+
+
+async def taken(engine: Engine, clock: StoreClock, *keys: str) -> Job:
+    """A claimed job that holds permits of these keys."""
+    await limited(engine, clock, *keys)
+    [held] = await take(engine)
+    return held
+
 
 # Steps.
 
@@ -224,6 +233,42 @@ async def test_a_permit_that_nobody_comes_for_is_passed_on(engine: Engine, clock
 
     assert ids(await take(engine)) == [other.id]
     assert not await is_admitted(engine, ask(woken))
+
+
+async def test_no_permit_is_kept_for_a_job_whose_own_limit_is_full(engine: Engine, clock: StoreClock) -> None:
+    """Whoever holds that one may need this permit to end."""
+    await set_limit(engine, at_once=1)
+    await set_limit(engine, "own", at_once=1)
+    other, holder = await claimed(engine, clock), await claimed(engine, clock)
+    await admit(engine, ask(holder, "a"))
+    waiting = await suspended(engine, clock, await taken(engine, clock, "own"))
+    await taken(engine, clock, "own")
+    second = await suspended(engine, clock, await claimed(engine, clock, queue="default"))
+    assert await take(engine) == []
+
+    await admit(engine, give_back(holder, "a"))
+
+    assert ids(await take(engine)) == [second.id]
+    assert (await current(engine, waiting)).state is State.AVAILABLE
+    assert not await is_admitted(engine, ask(other))
+    await commit(engine, replace(change(clock, await current(engine, second), Event.COMPLETE), frees=True))
+    assert await is_admitted(engine, ask(other))
+
+
+async def test_two_jobs_that_hold_what_the_other_one_needs_get_on(engine: Engine, clock: StoreClock) -> None:
+    """If one permit were kept for each of them, neither could start."""
+    await set_limit(engine, "a", at_once=1)
+    await set_limit(engine, "z", at_once=1)
+    held = [await taken(engine, clock, "a"), await taken(engine, clock, "z")]
+    first = await suspended(engine, clock, held[0], "z")
+    second = await suspended(engine, clock, held[1], "a")
+
+    [woken] = await take(engine)
+
+    step_needs = {first.id: "z", second.id: "a"}[woken.id]
+    assert await is_admitted(engine, ask(woken, "draw#1", step_needs))
+    await commit(engine, replace(change(clock, woken, Event.COMPLETE), frees=True))
+    assert {woken.id, *ids(await take(engine))} == {first.id, second.id}
 
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.EXPIRE])

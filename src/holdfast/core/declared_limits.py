@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Use
 from holdfast.core.named_arguments import call_with_named, check_named, needs_named
-from holdfast.core.shared_limits import MOST_UNITS, UNIT, Settings, check_name, key_of, settings_from
+from holdfast.core.shared_limits import MOST_UNITS, UNIT, Settings, check_name, key_of, settings_from, too_slow
 from holdfast.core.suggestions import suggest
 from holdfast.core.templates import fields_of, filled_in
 
@@ -73,9 +73,14 @@ class Limit(Struct, frozen=True, kw_only=True, eq=False):
         assert isinstance(self.home, Home)
         self.home.settle(self, self.exact_units(units))
 
+    @property
+    def counts_parts(self) -> bool:
+        """Whether parts of a unit count: its rate is written with a decimal point."""
+        return "." in (self.rate or "")
+
     def exact_units(self, units: float) -> int:
         """Units in millionths. Where the rate has no decimal point, a fraction of a unit counts as a whole one."""
-        return round((units if "." in (self.rate or "") else ceil(units)) * UNIT)
+        return round((units if self.counts_parts else ceil(units)) * UNIT)
 
     def __repr__(self) -> str:
         return f"<limit {self.name}: {self.words()}>"
@@ -142,6 +147,8 @@ def _check_field(what: str, limit: Limit, field: str, names: Sequence[str], *, i
 def _check_cost(what: str, limit: Limit, names: Sequence[str]) -> None:
     if limit.cost_function is not None:
         check_named(_cost_of(what, limit), limit.cost_function, names)
+    elif (trouble := too_slow(limit.name, limit.settings)) is not None:
+        raise Invalid(f"{what}: {trouble}, or give it a cost: limit.cost(…)")
 
 
 def _cost_of(what: str, limit: Limit) -> str:
@@ -175,8 +182,7 @@ def _units(what: str, limit: Limit, given: Mapping[str, Any]) -> int:
     units: Any = call_with_named(_cost_of(what, limit), function, given)
     if isinstance(units, bool) or not isinstance(units, int | float) or not isfinite(units) or units < 0:
         raise Invalid(f"{what}: the cost function of limit {limit.name} returned {units!r}; return a number, 0 or more")
-    is_whole = "." not in (limit.rate or "")
-    exact = min(ceil(units) if is_whole else units, MOST_UNITS + 1)
+    exact = min(units if limit.counts_parts else ceil(units), MOST_UNITS + 1)
     burst = limit.settings.burst or 0
     if exact * UNIT > burst:
         raise Invalid(

@@ -36,8 +36,9 @@ def milliseconds(duration: Duration) -> int:
         case _:
             result = None
     if result is None or not 0 <= result <= LONGEST_MS:
+        seconds = f"{duration}s" if isinstance(duration, str) and duration.isdecimal() else "90s"
         raise Invalid(
-            f"{duration!r} is not a duration: give seconds, a timedelta, or text like '90s', '10m', '2h', '7d', "
+            f"{duration!r} is not a duration: give seconds, a timedelta, or text like {seconds!r}, '10m', '2h', '7d', "
             "from 0 to 100 years"
         )
     return round(result)

@@ -230,6 +230,16 @@ def closed(bucket: Bucket, until: Time) -> Bucket:
 # What a person writes.
 
 
+def too_slow(name: str, settings: Settings) -> str | None:
+    """Say why calls that use a whole unit each can never start under a limit; None if they can."""
+    if settings.burst is None or settings.burst >= UNIT:
+        return None
+    return (
+        f"limit {name} has a burst of {settings.burst / UNIT:g}, but a call without a cost uses a whole unit, so it "
+        "could never start; write the rate with a longer period, as in '30/m' for '0.5/s'"
+    )
+
+
 def check_name(name: Any) -> str:
     """A limit's name, or Invalid."""
     if not isinstance(name, str) or name == BUDGET or not _NAME.fullmatch(name) or len(name) > LIMIT_NAME_CHARACTERS:
@@ -261,7 +271,7 @@ def settings_from(name: str, at_once: Any = None, rate: Any = None, burst: Any =
 
 def _burst_of(name: str, number: float, burst: Any, is_whole: bool) -> float:
     if burst is None:
-        return max(1, number // 10) if is_whole else number / 10
+        return max(1, number // 10) if is_whole else max(1, number / 10) if number > 1 else number / 10
     if isinstance(burst, bool) or not isinstance(burst, int | float) or not 0 < burst <= number:
         raise Invalid(f"limit {name}: burst={burst!r}: give a number above 0, and not above the rate ({number:g})")
     if is_whole and burst != int(burst):

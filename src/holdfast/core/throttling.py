@@ -1,7 +1,7 @@
 """A provider's "slow down": `Throttled`, or an exception whose response says when to come back. Must not wait.
 
 The clients of httpx, aiohttp, requests, openai, anthropic and google are recognised by their shape, without importing
-them: the exception, or its `response`, has `headers`, and a status of 429 or 503.
+them: the exception, or its `response`, has a status from 400 to 599, and `headers` with `Retry-After`.
 """
 
 import math
@@ -23,8 +23,8 @@ LEAST_MS, MOST_MS = 1_000, 3_600_000
 IN_A_ROW, IN_ALL_MS = 100, 86_400_000
 """How often in a row, and for how long, a "slow down" costs a step no try. After that it is a failure like others."""
 
-SLOW_DOWN = (429, 503)
-"""The statuses with which a provider asks to slow down."""
+SLOW_DOWN = range(400, 600)
+"""The statuses with which a provider asks to slow down, if it says for how long: 429, 503, 529, 408, 403 and others."""
 
 UNTOLD = object()
 
@@ -32,13 +32,21 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 class Throttled(HoldfastError):
-    """Raise it in a step: the provider asks to slow down, and did nothing. It costs no try.
+    """Raise it in a step or a job: the provider asks to slow down, and did nothing. It costs no try and no attempt.
 
     `retry_after` is how long to wait: seconds, a timedelta, or text such as "2m"; from a second up to an hour. It
-    closes the step's limit for all workers until then. A step with several limits names the one that is meant: `limit`.
+    closes the limit of the step or job for all workers until then. With several limits, name the one that is meant:
+    `limit`.
     """
 
     def __init__(self, message: str = "", *, retry_after: Duration, limit: Limit | None = None) -> None:
+        if _duration_ms(retry_after) is None:
+            raise Invalid(
+                f"Throttled(retry_after={retry_after!r}): give the seconds as a number, a timedelta, or text with a "
+                "unit, such as '30s' or '2m'"
+            )
+        if limit is not None and not isinstance(limit, Limit):
+            raise Invalid(f"Throttled(limit={limit!r}): give what app.limit('name', …) returns")
         wait = f"{retry_after:g} s" if isinstance(retry_after, int | float) else retry_after
         super().__init__(message or f"the provider asks to slow down for {wait}")
         self.retry_after = retry_after
@@ -72,6 +80,23 @@ def throttle_of(error: BaseException, now: float) -> Throttle | None:
         return None if ms is None else Throttle(_bounded(ms))
     except Exception:  # an exception of somebody else's may do anything when it is looked at
         return None
+
+
+def throttle_of_job(error: BaseException | None, now: float, *, is_limited: bool) -> Throttle | None:
+    """What an exception that ended a job's code says about slowing down. What a response says counts only for a job
+    with limits: the code of another one isn't known to be a call that may simply be repeated.
+    """
+    if error is None or getattr(error, "holdfast_of_step", False):
+        return None
+    throttle = throttle_of(error, now)
+    return throttle if throttle is not None and (throttle.is_explicit or is_limited) else None
+
+
+def with_step(error: Exception) -> Exception:
+    """Return an exception that a step has raised for good, so that it says nothing about its job."""
+    with suppress(AttributeError, TypeError):
+        error.holdfast_of_step = True  # type: ignore[attr-defined]
+    return error
 
 
 def with_throttle(error: Exception, throttle: Throttle | None) -> Exception:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.core.model import Admission, Ask, Time, Usage, Use
+from holdfast.core.model import Admission, Ask, Job, Time, Usage, Use
 from holdfast.core.shared_limits import (
     RESERVED_MS,
     UNIT,
@@ -152,10 +152,14 @@ class Permits:
         at = self._start_time(Use(key, min(UNIT, burst or UNIT) * (awaited + 1)), self._count(key))
         return None if at is not None and at <= self._now else Block(key, at)
 
-    def reserve(self, key: str, job: str) -> None:
-        """Keep a permit for a job that is woken for it."""
+    def reserve(self, key: str, job: Job) -> None:
+        """Keep a permit for a job that is woken for it; but not if the job can't start yet, because a limit of its own
+        is full: those who hold that one may need this permit to end.
+        """
+        if any(use.key != key and self._is_full(use.key, job.id) for use in job.options.limits):
+            return
         until = self._now + RESERVED_MS
-        self._put_permit(Permit(key, job, RESERVED, 0, until=until))
+        self._put_permit(Permit(key, job.id, RESERVED, 0, until=until))
         self._held[key] = self._count(key) + 1
         self._rows.recheck(key, until)
 
@@ -227,6 +231,15 @@ class Permits:
             if settings.at_once is not None and self._held[key] >= settings.at_once:
                 self._drop(self._rows.stale_permits(key, self._now))
         return self._held[key]
+
+    def _is_full(self, key: str, job: str) -> bool:
+        """Whether jobs other than this one have all the permits of a key."""
+        at_once, rows = self._settings_of(key).at_once, self._written()
+        if at_once is None or (number := rows.count_permits(key)) < at_once:
+            return False
+        number -= len(rows.stale_permits(key, self._now))
+        own = [one for one in rows.permits_of(job) if one.key == key and (one.until or 0) > self._now]
+        return number - len(own) >= at_once
 
     def _paths(self, job: str) -> dict[str, dict[str, Permit]]:
         if job not in self._of:

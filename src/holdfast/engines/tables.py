@@ -416,7 +416,7 @@ class Tables(FairRows):
             if (block := permits.room_to_wake(key)) is not None:
                 asleep[key] = block.at
                 break
-            permits.reserve(key, id)
+            permits.reserve(key, self.jobs[id])
             self._apply(self.jobs[id], decide(self.jobs[id], Event.ACTIVATE, now, by="limit"))
 
     def _take(

@@ -18,7 +18,8 @@ from holdfast.jobs.views.text import one_line, span
 class LimitWait(Struct, frozen=True, kw_only=True):
     """The limit that a job waits for. `held` of `at_once` permits are in use; `ms` is when there may be room, if known.
 
-    `steps` is how many steps of a running job wait for it.
+    `steps` is how many steps of a running job wait for it. `needs` are the units of the rate that the job needs, if
+    they are above the limit's `burst`, so that it can never have them.
     """
 
     key: str
@@ -27,6 +28,8 @@ class LimitWait(Struct, frozen=True, kw_only=True):
     ms: int | None = None
     closed: bool = False
     steps: int = 0
+    needs: float | None = None
+    burst: float | None = None
 
     def __str__(self) -> str:
         """Say it in words: "waiting for limit openai (20 of 20 in use, about 40 s)"."""
@@ -35,7 +38,11 @@ class LimitWait(Struct, frozen=True, kw_only=True):
             facts.append("closed")
         if self.at_once is not None and self.held >= self.at_once:
             facts.append(f"{self.held:,} of {self.at_once:,} in use")
-        if self.ms:
+        if self.needs is not None:
+            facts.append(
+                f"needs {self.needs:g}, above the burst of {self.burst:g}, so it can't start; see holdfast limits"
+            )
+        elif self.ms:
             facts.append(f"about {span(self.ms)}")
         return f"waiting for limit {one_line(self.key, 60)}" + (f" ({', '.join(facts)})" if facts else "")
 
@@ -66,14 +73,14 @@ async def limit_waits(
     for job in jobs:
         doing = running.get((job.id, job.epoch))
         for key in asked.get(job.id, ()):
-            told = _told(key, settings.get(limit_of(key), NO_LIMIT), used.get(key), now)
+            told = _told(key, settings.get(limit_of(key), NO_LIMIT), used.get(key), now, _units(job, key))
             if doing is not None and doing.limited is not None:
                 at = doing.limited.at
                 ms = max(0, at - now) if at is not None else told.ms
                 told = LimitWait(
                     key=key, held=told.held, at_once=told.at_once, ms=ms, closed=told.closed, steps=doing.limited.steps
                 )
-            elif job.state is State.AVAILABLE and not (told.closed or told.ms or _is_full(told)):
+            elif job.state is State.AVAILABLE and not _is_stopped(told):
                 continue  # there is room: it waits for a worker
             found.setdefault(job.id, told)
     return found
@@ -92,8 +99,16 @@ def _keys(job: Job, doing: Running | None) -> list[str]:
             return []
 
 
-def _told(key: str, settings: Settings, used: Usage | None, now: Time) -> LimitWait:
+def _units(job: Job, key: str) -> int:
+    """What a job itself needs under a key, in millionths of a unit."""
+    return next((use.units for use in job.options.limits if use.key == key), 0)
+
+
+def _told(key: str, settings: Settings, used: Usage | None, now: Time, units: int) -> LimitWait:
     held = 0 if used is None else used.held
+    if settings.burst is not None and units > settings.burst:
+        needs, burst = units / UNIT, settings.burst / UNIT
+        return LimitWait(key=key, held=held, at_once=settings.at_once, needs=needs, burst=burst)
     if used is not None and used.closed_until > now:
         return LimitWait(key=key, held=held, at_once=settings.at_once, ms=used.closed_until - now, closed=True)
     ms = None
@@ -103,5 +118,7 @@ def _told(key: str, settings: Settings, used: Usage | None, now: Time) -> LimitW
     return LimitWait(key=key, held=held, at_once=settings.at_once, ms=ms)
 
 
-def _is_full(told: LimitWait) -> bool:
-    return told.at_once is not None and told.held >= told.at_once
+def _is_stopped(told: LimitWait) -> bool:
+    """Whether the limit itself keeps the job from starting, and not that all workers are busy."""
+    is_full = told.at_once is not None and told.held >= told.at_once
+    return told.closed or bool(told.ms) or is_full or told.needs is not None

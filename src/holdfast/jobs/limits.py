@@ -29,6 +29,7 @@ from holdfast.core.shared_limits import (
     limit_of,
     settings_from,
     settings_of,
+    too_slow,
 )
 from holdfast.core.suggestions import suggest
 from holdfast.engines.contract import Engine
@@ -95,6 +96,11 @@ class LimitRecord(Struct, frozen=True, omit_defaults=True):
         at_once = code.at_once if person.at_once is None else person.at_once
         rate, burst = (code.rate, code.burst) if person.rate is None else (person.rate, person.burst)
         return Setting(at_once, rate, burst, code.per)
+
+    @property
+    def settings(self) -> Settings:
+        """What engines read of it."""
+        return Settings(self.at_once, self.burst, self.refill, self.period_ms)
 
 
 class LimitView(Struct, frozen=True, kw_only=True):
@@ -180,6 +186,10 @@ async def set_limit(
 
     def change(old: LimitRecord, now: Time) -> LimitRecord:
         before, standing = old.person or Setting(), old.now
+        if burst is not None and rate is None and standing.rate is None:
+            raise Invalid(
+                f"limit {name}: burst={burst:g}: the limit has no rate that a burst could belong to; set --rate, too"
+            )
         new = Setting(
             before.at_once if at_once is None else at_once,
             (standing.rate if burst is not None else before.rate) if rate is None else rate,
@@ -188,7 +198,10 @@ async def set_limit(
             reason=reason,
             at=now,
         )
-        return _changed(name, replace(old, person=new), by, now, _because(f"set: {new.words()}", reason))
+        changed = _changed(name, replace(old, person=new), by, now, _because(f"set: {new.words()}", reason))
+        if not _is_fractional(old.code) and (trouble := too_slow(name, changed.settings)) is not None:
+            raise Invalid(trouble)
+        return changed
 
     await _update(engine, name, change, must_exist=True)
     return await get_limit(engine, name)
@@ -210,6 +223,10 @@ async def reset_limit(engine: Engine, name: str, *, by: str, reason: str = "") -
 async def close_limit(engine: Engine, key: str, for_ms: int, *, by: str, reason: str = "") -> Time:
     """Close a limit for this long: nothing starts under it. Return until when. A key of one value is "NAME/VALUE"."""
     _check_reason(reason)
+    if for_ms <= 0:
+        raise Invalid(
+            f"limit {key}: say for how long to close it, above 0: 10m; to open it: holdfast limits open {key}"
+        )
     await _check_key(engine, key)
     until = await engine.now() + for_ms
     await close_key(engine, key, until)
@@ -258,6 +275,11 @@ async def _view(engine: Engine, record: Record) -> LimitView:
         changes=limit.changes,
         usage=tuple(await engine.usage(name)),
     )
+
+
+def _is_fractional(code: Setting | None) -> bool:
+    """Whether code counts parts of units, so that its calls may cost less than a whole one."""
+    return code is not None and "." in (code.rate or "")
 
 
 # Writing.

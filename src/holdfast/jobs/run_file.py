@@ -116,13 +116,21 @@ def dump_run(run: Run, now: Time, version: str) -> str:
         "format": FORMAT,
         "exported_at": time_text(now),
         "holdfast": version,
-        "job": job_shape(run.job),
+        "job": _job_shape(run.job),
         "history": [entry_shape(entry) for entry in run.history],
         "steps": [step_shape(step) for step in run.steps],
         "log": list(run.log),
         "budget": {name: {"granted": one.granted, "left": one.tokens} for name, one in run.budget.items()},
     }
     return escaped(json.dumps(shape, indent=2, ensure_ascii=False)) + "\n"
+
+
+def _job_shape(job: Job) -> Shape:
+    """A job as its file has it: its budget in the parts that an import reads."""
+    shape = job_shape(job)
+    if job.options.budget:
+        shape["options"]["budget"] = dict(job.options.budget)
+    return shape
 
 
 # From text to a run.

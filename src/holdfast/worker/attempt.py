@@ -75,9 +75,9 @@ class Attempt(HeldJob):
         is_silent = self._progress is None or self._progress.is_untouched()  # a heartbeat may have created it
         return self._journal is None and is_silent and not self.kept_slot
 
-    def steps_running(self) -> int:
-        """See HeldJob.steps_running."""
-        return 0 if self._progress is None else self._progress.steps_running()
+    def running_paths(self) -> list[str]:
+        """See HeldJob.running_paths."""
+        return [] if self._progress is None else self._progress.running_paths()
 
     def is_busy(self) -> bool:
         """Whether a step runs, or something else that a suspend must not interrupt."""

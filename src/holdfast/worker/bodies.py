@@ -53,13 +53,17 @@ async def run_timed(call: Call, body: Body) -> Any:
     """Run a body within the step's timeout, if it has one."""
     if call.spec.timeout_ms is None:
         return await body(call)
+    clocks = call.attempt.step_clocks
     try:
         async with asyncio.timeout(call.spec.timeout_ms / 1_000) as limit:
+            clocks.start(call.path, limit)
             return await body(call)
     except TimeoutError:
         if limit.expired():
             raise call.timeout_error() from None
         raise
+    finally:
+        clocks.end(call.path)
 
 
 async def _run_here(call: Call) -> Any:
@@ -125,10 +129,17 @@ def _run_blocking(call: Call) -> Any:
     if call.spec.isolated:
         return run_on_loop(call.attempt, run_isolated(call))
     args, kwargs = call.make_arguments()
-    began = time.monotonic()
-    value = call.make_context().run(call.spec.function, *args, **kwargs)
     limit = call.spec.timeout_ms
-    if limit is not None and (time.monotonic() - began) * 1_000 > limit:
+    if limit is None:
+        return call.make_context().run(call.spec.function, *args, **kwargs)
+    clocks = call.attempt.step_clocks
+    began = time.monotonic()
+    clocks.start(call.path)
+    try:
+        value = call.make_context().run(call.spec.function, *args, **kwargs)
+    finally:
+        waited = clocks.end(call.path)
+    if (time.monotonic() - began - waited) * 1_000 > limit:
         raise call.timeout_error()
     return value
 

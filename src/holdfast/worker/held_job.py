@@ -6,7 +6,8 @@ Must not know what the job's code does (`journal`, `progress`), and must not cla
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from holdfast.jobs.job_events import StepRetry
 from holdfast.safe_text import logger
 from holdfast.worker.admissions import Admissions
 from holdfast.worker.registry import JobSpec
+from holdfast.worker.step_clocks import StepClocks
 from holdfast.worker.tries import LeftBehind, Stopped
 
 T = TypeVar("T")
@@ -85,6 +87,7 @@ class HeldJob:
     waited_seconds = 0.0
     """For how long it did nothing but wait for limits. Its timeout doesn't count that."""
     _limit_waits = 0
+    _step_clocks: StepClocks | None = None
     _idle_since: float | None = None
     _clock_left: float | None = None
     has_daemons = True
@@ -196,18 +199,32 @@ class HeldJob:
 
     # Waiting for limits.
 
-    def note_limit_wait(self, change: int) -> None:
-        """Count a step that begins or stops to wait for a limit. On the loop."""
+    @contextmanager
+    def limit_wait(self, path: str) -> Iterator[None]:
+        """Mark a step as waiting: for a limit, or until its provider wants to be called again. On the loop."""
+        self._count_limit_wait(path, 1)
+        try:
+            yield
+        finally:
+            self._count_limit_wait(path, -1)
+
+    def _count_limit_wait(self, path: str, change: int) -> None:
         self._limit_waits += change
+        self.step_clocks.count_wait(path, change)
         self.recount_waiting()
 
-    def steps_running(self) -> int:
-        """Return how many steps are running."""
-        return 0
+    @property
+    def step_clocks(self) -> StepClocks:
+        """The clocks of its running steps."""
+        return self._step_clocks or self.make_once("_step_clocks", lambda: StepClocks(self.loop))
+
+    def running_paths(self) -> list[str]:
+        """Return the paths of the steps that are running."""
+        return []
 
     def recount_waiting(self) -> None:
-        """Stop the job's timeout while it does nothing but wait for limits. On the loop."""
-        is_idle = self._limit_waits > 0 and not self.steps_running()
+        """Stop the timeouts of the job and of its steps while they do nothing but wait for limits. On the loop."""
+        is_idle = not self.step_clocks.recount(self.running_paths()) and self._limit_waits > 0
         now = time.monotonic()
         if is_idle and self._idle_since is None:
             self._idle_since = now

@@ -70,7 +70,7 @@ def _decide_end(
     effects = attempt.journal.effects
     if error is not None and stop is None and attempt.progress.ledger is not None:
         attempt.progress.ledger.waste_loose()
-    cargo = _make_cargo(attempt, now, completes=completes, waits=stop is not None)
+    cargo = make_cargo(attempt, now, completes=completes, waits=stop is not None)
     if completes:
         return complete(job, now, by=by, result=result, **cargo)
     if effects.doubts:
@@ -84,7 +84,7 @@ def _decide_end(
     return _decide_failure(attempt, error, now, by, chance, cargo)
 
 
-def _make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) -> Cargo:
+def make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) -> Cargo:
     """Collect what is committed with the end: the last records, intents to take back, and a note."""
     journal, progress = attempt.journal, attempt.progress
     note: dict[str, Any] = {}

@@ -121,21 +121,21 @@ class StepPermits:
 
         waiting.on_refusal = note
         note()
-        attempt.note_limit_wait(1)
-        try:
-            if call.parent:  # the step around it runs, so the job keeps its slot
-                await asyncio.wait([waiting.last])
-            else:
-                await Suspension.of(attempt).wait(pending)
-        finally:
-            waiting.on_refusal = None
-            progress.clear_limited(call.path)
-            attempt.note_limit_wait(-1)
+        with attempt.limit_wait(call.path):
+            try:
+                if call.parent:  # the step around it runs, so the job keeps its slot
+                    await asyncio.wait([waiting.last])
+                else:
+                    await Suspension.of(attempt).wait(pending)
+            finally:
+                waiting.on_refusal = None
+                progress.clear_limited(call.path)
 
     async def _check_burst(self, call: Call, waiting: Waiting) -> None:
         """Refuse a cost that can never start, because a person has set a smaller burst than the code declares."""
-        attempt, name = self._attempt, limit_of(waiting.key)
-        if waiting.at is None or (units := _units(waiting)) <= UNIT:
+        attempt, name, units = self._attempt, limit_of(waiting.key), _units(waiting)
+        counts_parts = any(one.name == name and one.counts_parts for one in call.spec.limits)
+        if waiting.at is None or (units <= UNIT and not counts_parts):  # without parts, a burst has one unit at least
             return
         records = await attempt.persist(lambda: attempt.engine.records(LIMIT + name))
         burst = next((settings_of(one.value).burst for one in records if one.name == LIMIT + name), None)
@@ -183,6 +183,7 @@ class StepPermits:
         job, spec = self._attempt.job, call.spec
         if not call.parent and id(spec) in self._fixed:
             return  # it was checked before, and no step is around it
+        own = {limit_of(use.key) for use in job.options.limits}
         around = [(path, one) for path in paths_above(call.path) for one in self._held.get(path, ((),))[0]]
         for limit in spec.limits:
             home = limit.home
@@ -191,7 +192,7 @@ class StepPermits:
                     f"step {spec.name}: limit {limit.name} belongs to another App than job {job.type}; declare it with "
                     "the App of the job"
                 )
-            if limit.name in {limit_of(use.key) for use in job.options.limits}:
+            if limit.name in own:
                 raise Invalid(
                     f"step {spec.name} asks for limit {limit.name}, which its job holds already, so it could wait for "
                     "ever; give the limit to the job or to the step, not to both"
@@ -202,12 +203,11 @@ class StepPermits:
                         f"step {spec.name} asks for limit {limit.name}, which step {path} around it holds already, so "
                         "it could wait for ever; give the limit to one of them"
                     )
-                if held.at_once and limit.at_once and limit.name < held.name:
-                    raise Invalid(
-                        f"step {spec.name} asks for limit {limit.name} while step {path} around it holds limit "
-                        f"{held.name}: two such steps could wait for each other for ever; give both limits to the "
-                        "outer step, or choose names so that the outer limit comes first in the alphabet"
-                    )
+                _check_order(f"step {spec.name}", limit, f"step {path} around it", held)
+            if call.parent:  # only then the job keeps its slot and its permits while the step waits
+                for held in home.limits():
+                    if held.name in own:
+                        _check_order(f"step {spec.name}, inside step {call.parent},", limit, "its job", held)
         self._fixed[id(spec)] = fixed_uses(spec.limits)
 
     # Giving back.
@@ -270,6 +270,16 @@ class StepPermits:
         for path in ended:
             self._forget(path)
         return answers
+
+
+def _check_order(who: str, limit: Limit, holder: str, held: Limit) -> None:
+    """Refuse to ask for a limit while one is held that comes after it: another job may do so the other way round."""
+    if held.at_once and limit.at_once and limit.name < held.name:
+        raise Invalid(
+            f"{who} asks for limit {limit.name} while {holder} holds limit {held.name}: two that do so in opposite "
+            "orders could wait for each other for ever; give both limits to the outer one, or choose names so that the "
+            "outer limit comes first in the alphabet"
+        )
 
 
 async def _poll(waiting: Waiting, pending: PendingWait[None]) -> list[None] | None:

@@ -196,6 +196,11 @@ class Progress:
         """Return how many steps are running."""
         return len(self._running)
 
+    def running_paths(self) -> list[str]:
+        """Return the paths of the steps that are running."""
+        with self._lock:
+            return list(self._running)
+
     def has_recorded(self) -> bool:
         """Whether this attempt has recorded any step of its own."""
         return bool(self._recorded)
@@ -209,7 +214,12 @@ class Progress:
         """Describe what this attempt is doing, for the worker's heartbeat. From the heartbeat's thread."""
         with self._lock:
             stage, since = self._stage, self._since.get(self._stage)
-            limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
+            clocks = self._held.step_clocks
+            limits = [
+                spec.stale_after_ms
+                for path, spec in self._running.items()
+                if spec.stale_after_ms is not None and not clocks.is_still(path)
+            ]
             retrying = None
             if self._retrying:
                 retrying = next(reversed(self._retrying.values()))

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from holdfast.core.errors import HoldfastError, StoreError, StoreLost
-from holdfast.core.model import Applied, Change, Conflict, Job
+from holdfast.core.errors import HoldfastError, Invalid, StoreError, StoreLost
+from holdfast.core.model import Applied, Change, Conflict, Event, Job
+from holdfast.core.throttling import throttle_of_job
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import announce_stopped, may_concern_others, notify_others, wake_now
 from holdfast.safe_text import logger
@@ -24,6 +25,7 @@ from holdfast.worker.job_log import DURATION, is_logged, log_committed, log_stop
 from holdfast.worker.outcomes import decide_end
 from holdfast.worker.release import GivingUp
 from holdfast.worker.slots import EndedAttempt, Slots
+from holdfast.worker.throttling import commit_rest, heed_job, rest_after
 
 log = logger("holdfast.worker")
 
@@ -144,9 +146,18 @@ class Settling:
                 await self._count_as_lost(attempt)
             else:
                 releases = await self._giving_up.count_releases(attempt.job) if stop == RELEASED else 0
-                change = decide_end(
-                    attempt, result, error, stop=stop, now=now, by=self._worker, chance=self._chance, releases=releases
-                )
+                try:
+                    throttle = await heed_job(attempt, error) if stop is None else None
+                except Invalid as wrong:
+                    throttle, error = None, wrong
+                change = (
+                    decide_end(
+                        attempt, result, error, stop=stop, now=now, by=self._worker, chance=self._chance,
+                        releases=releases,
+                    )
+                    if throttle is None
+                    else rest_after(attempt, error, throttle, now, by=self._worker)
+                )  # fmt: skip
                 await self._commit_alone(attempt, change)
         except StoreError as away:
             _log_away(attempt, away)
@@ -155,7 +166,10 @@ class Settling:
 
     async def _commit_alone(self, attempt: Attempt, change: Change) -> None:
         try:
-            (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
+            if change.event == Event.REST:
+                change, answer = await commit_rest(attempt, change)
+            else:
+                (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
             await self._notify(attempt, change, answer)
         except StoreError as away:
             _log_away(attempt, away)
@@ -232,6 +246,8 @@ class Settling:
 def _needs_care(attempt: Attempt, error: BaseException | None) -> bool:
     """Whether the end of an attempt needs more than a commit: it was stopped, or something is still being written."""
     if attempt.stop is not None or attempt.is_closing:
+        return True
+    if throttle_of_job(error, time.time(), is_limited=bool(attempt.job.options.limits)) is not None:
         return True
     if attempt.is_plain():
         return False

@@ -1,5 +1,7 @@
 """`holdfast jobs`: list jobs, page by page. Must not change anything."""
 
+from collections.abc import Mapping
+
 import click
 from rich.console import Console
 from rich.text import Text
@@ -17,9 +19,10 @@ from holdfast.cli.render.screen import (
     table_width,
 )
 from holdfast.core.keys import check_queue, check_type
-from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.core.model import PAGE_LIMIT, Job, Spending, State, Time, Where
 from holdfast.jobs.ids import find_id
 from holdfast.jobs.service import Jobs as Store
+from holdfast.jobs.spending import spending_of, spending_shape, spending_words
 from holdfast.jobs.views.names import suggest_names
 from holdfast.jobs.views.remarks import remark, when_words
 from holdfast.jobs.views.shapes import job_shape
@@ -67,42 +70,47 @@ def jobs(
         newest_first=newest,
     )
 
-    async def work(store: Store) -> tuple[list[Job], bool, Time, str]:
+    async def work(store: Store) -> tuple[list[Job], bool, Time, str, dict[str, Spending]]:
         behind = "" if after is None else await find_id(store, after)
         page = await store.engine.find(where, behind, min(limit + 1, PAGE_LIMIT))
         more = len(page) > limit or (limit == PAGE_LIMIT and len(page) == limit)
         hint = "" if page else await suggest_names(store, queue, kind)
-        return page[:limit], more, await store.engine.now(), hint
+        return page[:limit], more, await store.engine.now(), hint, await spending_of(store, page[:limit])
 
-    page, more, now, hint = run_in_store(url, work)
+    page, more, now, hint, spent = run_in_store(url, work)
     if as_json:
-        say_json({"jobs": [job_shape(job) for job in page], "next": page[-1].id if more else None})
+        shapes = [{**job_shape(job), **spending_shape(spent.get(job.id, Spending()))} for job in page]
+        say_json({"jobs": shapes, "next": page[-1].id if more else None})
     else:
-        _show(page, more, now, hint)
+        _show(page, more, now, hint, {id: spending_words(spending) for id, spending in spent.items()})
 
 
-def _show(page: list[Job], more: bool, now: Time, hint: str) -> None:
+def _show(page: list[Job], more: bool, now: Time, hint: str, spent: Mapping[str, str]) -> None:
     out = console()
     if not page:
         out.print(f"no such jobs{hint}")
         return
     cells = [[short_id(job.id), job.type, job.queue, job.state, when_words(job, now)] for job in page]
+    if spent:
+        cells = [[*row, spent.get(job.id, "")] for job, row in zip(page, cells, strict=True)]
     if table_width(cells) + LEAST_WIDTH > out.width:
-        _show_lines(out, page, now)
+        _show_lines(out, page, now, spent)
     else:
-        table = plain_table("id", "type", "queue", "state", "when", "")
-        for job, (id, kind, queue, _, when) in zip(page, cells, strict=True):
-            table.add_row(id, kind, queue, state_text(job.state), when, last_cell(remark(job)))
+        table = plain_table("id", "type", "queue", "state", "when", *(["spent"] if spent else []), "")
+        for job, (id, kind, queue, _, *rest) in zip(page, cells, strict=True):
+            table.add_row(id, kind, queue, state_text(job.state), *rest, last_cell(remark(job)))
         out.print(table)
     if more:
         out.print(f"more: the same with --after {short_id(page[-1].id)}", style="dim")
 
 
-def _show_lines(out: Console, page: list[Job], now: Time) -> None:
+def _show_lines(out: Console, page: list[Job], now: Time, spent: Mapping[str, str]) -> None:
     """Print each job in a few lines, where a table would cut its columns."""
     for job in page:
         words = Text(f"{job.type}  ", "bold") + state_text(job.state) + Text(f", {when_words(job, now)}")
         words += Text(f"; queue {job.queue}", "dim")
+        if job.id in spent:
+            words += Text(f"; spent {spent[job.id]}")
         out.print(Hanging(words, SHORT_ID + 2, Text(short_id(job.id), "cyan")))
         if said := remark(job):
             out.print(Hanging(Text(said), SHORT_ID + 2))

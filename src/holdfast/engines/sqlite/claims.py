@@ -180,7 +180,7 @@ class Claims(JobWrites):
                 job = job_of(row)
                 if not awaits_permit(job):  # a program that doesn't know limits has changed it
                     continue
-                permits.reserve(key, job.id)
+                permits.reserve(key, job)
                 change = decide(job, Event.ACTIVATE, now, by="limit")
                 self._note(change, applied(job, change), row[0], job.state, updates, entries)
         self._write(updates, entries)

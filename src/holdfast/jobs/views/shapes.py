@@ -87,7 +87,7 @@ def job_shape(job: Job) -> Shape:
             "tags": list(options.tags),
             "fair": options.fair or None,
             "meta": dict(options.meta),
-            **({"budget": dict(options.budget)} if options.budget else {}),
+            **({"budget": plain(options.budget)} if options.budget else {}),
         },
         "created_at": time_text(job.created_at),
         "run_at": time_text(job.run_at),

@@ -21,6 +21,7 @@ from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.core.spending import amounts_of
+from holdfast.core.throttling import throttle_of_job
 from holdfast.jobs.consequences import wake_now
 from holdfast.worker.admissions import Admissions
 from holdfast.worker.attempt import Attempt
@@ -250,4 +251,5 @@ def _outcome(
         vanished=attempt.journal.calls.vanished_counts(),
         places=attempt.journal.calls.places(),
         worn=worn or isinstance(error, MemoryError),
+        throttle=throttle_of_job(error, time.time(), is_limited=bool(attempt.job.options.limits)),
     )

@@ -16,6 +16,7 @@ from holdfast.core.model import Applied, Change, Conflict, Job, Recorded, Runnin
 from holdfast.core.model import Ask as PermitAsk
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.references import may_need_blobs
+from holdfast.core.throttling import with_throttle
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.status import progress_records
 from holdfast.worker.attempt import Attempt
@@ -163,7 +164,7 @@ class IsolatedAttempt(Attempt):
         if ended.is_cut:
             raise Stopped(f"job {self.job.id}: {self.stop}")
         if ended.error is not None:
-            raise Reported(ended.error, is_final=ended.is_final)
+            raise with_throttle(Reported(ended.error, is_final=ended.is_final), ended.throttle)
         return bytes(ended.result).decode()
 
     # Messages from the process while it runs.

@@ -136,6 +136,8 @@ class Ended(Struct, tag=True, frozen=True, kw_only=True):
     vanished: dict[str, int] = {}
     places: str = ""
     worn: bool = False
+    throttle: Throttle | None = None
+    """What its error says about slowing down."""
 
 
 class Ready(Struct, tag=True, frozen=True):

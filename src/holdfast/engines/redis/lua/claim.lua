@@ -217,7 +217,7 @@ local function claims_beside_limits()
         asleep[key] = full
         break
       else
-        permits.reserve(key, id)
+        permits.reserve(key, id, uses)
         if head[RUN] then call('ZREM', TIMED[queue], id) end
         make_available(head, id, 'limit')
         make_ready(head, id, now, uses)

@@ -240,7 +240,22 @@ local function permits_at(now)
     if not at or at > now then return {key, at} end
   end
 
-  function permits.reserve(key, id)
+  -- Whether jobs other than this one have all the permits of a key.
+  local function is_full(key, id)
+    local at_once = rules_of(key).at_once
+    local number = at_once and call('HLEN', K .. 'lp:' .. key) or 0
+    if not at_once or number < at_once then return false end
+    local kept_until = call('ZSCORE', K .. 'lv:' .. key, id)
+    local own = kept_until and tonumber(kept_until) > now and 1 or 0
+    return number - #stale_permits(key, number) - own >= at_once
+  end
+
+  -- Keep a permit for a job that is woken for it; but not if the job can't start yet, because a limit of its own is full: those
+  -- who hold that one may need this permit to end. `uses` are what the job needs, from the second place on, if anything.
+  function permits.reserve(key, id, uses)
+    for place = 2, uses and #uses or 0, 2 do
+      if uses[place] ~= key and is_full(uses[place], id) then return end
+    end
     local kept = without(permits_of(id, RESERVED), key)
     kept[#kept + 1] = {key, 0, 1}
     put_permits(id, RESERVED, kept)
