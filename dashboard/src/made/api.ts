@@ -185,6 +185,7 @@ export interface JobLine {
   queue: string;
   state: string;
   where: string;
+  doing: string;
   key: string | null;
   parent: string | null;
   stage: string;

@@ -82,6 +82,7 @@ class Journal:
                 self.records.steps[step.path] = step
                 self.calls.expect(step)
                 self.effects.load(step)
+        self._progress.load_steps(self.records.steps.values())
 
     # Steps.
 
