@@ -225,6 +225,7 @@ export interface JobPage {
   wasted: Record<string, number>;
   saved: Record<string, number>;
   asked: Fact[];
+  parameters: string[];
   arguments: Value;
   result: Value | null;
   error: ErrorShown | null;
@@ -530,6 +531,7 @@ export interface StageBar {
   took_ms: number | null;
   usual_ms: number | null;
   words: string;
+  path?: string;
 }
 export type State = "active" | "available" | "cancelled" | "completed" | "discarded" | "pending" | "retryable" | "review" | "scheduled";
 export interface StateCount {

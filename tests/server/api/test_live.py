@@ -140,7 +140,13 @@ async def test_a_follower_far_behind_reads_the_store_itself(monkeypatch):
 
 async def test_a_wrong_stream_is_refused():
     async with served(make_app()) as (_, client):
-        for query, words in (({"view": "jobz"}, "view"), ({"view": "job"}, "needs id"), ({}, "view")):
+        for query, words in (
+            ({"view": "jobz"}, "view"),
+            ({"view": "job"}, "needs id"),
+            ({}, "view"),
+            ({"view": "jobs", "queue": "Not one"}, "queue"),
+            ({"view": "jobs", "type": "no/type"}, "type"),
+        ):
             answer = await client.get("/api/v1/stream", params=query)
             assert answer.status_code == 400
             assert words in answer.json()["detail"]

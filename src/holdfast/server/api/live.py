@@ -4,6 +4,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from holdfast.core.errors import Invalid
+from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import State, Where
 from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.jobs.ids import find_id
@@ -33,6 +34,10 @@ async def stream(ask: Ask) -> Response:
     query: StreamQuery = ask.query
     if query.view == "job" and query.id is None:
         raise Invalid("view=job needs id; send ?view=job&id=ID")
+    if query.queue is not None:
+        check_queue(query.queue)
+    if query.type is not None:
+        check_type(query.type)
     id = "" if query.id is None else await find_id(ask.jobs, query.id)
     if id:
         await ask.jobs.get(id)

@@ -226,7 +226,9 @@ class Watch:
     async def job(self, jobs: Jobs, id: str) -> JobPage:
         """Read one job as a page."""
         found = await jobs.get(id)
-        return await view_job_page(jobs, id, await self.usual(jobs, found.type))
+        signature = self._server.signatures(found.type)
+        names = () if signature is None else signature.names
+        return await view_job_page(jobs, id, await self.usual(jobs, found.type), names)
 
     async def usual(self, jobs: Jobs, type: str) -> Mapping[str, Usual]:
         """Return how long the stages of a job type usually take. It is read again after USUAL_SECONDS."""

@@ -40,8 +40,8 @@ LARGE_FACTS = {"arguments", "result"}
 """Facts that have a place of their own."""
 
 
-async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobPage:
-    """Read a job with everything that its page shows."""
+async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], parameters: Sequence[str] = ()) -> JobPage:
+    """Read a job with everything that its page shows. `parameters` are the names of its arguments, if known."""
     job = await jobs.get(id)
     engine = jobs.engine
     status, now = await jobs.status(id), await engine.now()
@@ -84,7 +84,8 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobP
         spent=status.spent,
         wasted=status.wasted,
         saved=status.saved,
-        asked=(Fact("type", job.type), Fact("queue", job.queue), *facts),
+        asked=(Fact("type", job.type), Fact("queue", job.queue), *facts, *_option_facts(job)),
+        parameters=tuple(parameters),
         arguments=value_of(job.args),
         result=None if job.result is None else value_of(job.result),
         error=error_shown(job.error),
@@ -185,6 +186,17 @@ def _facts(one: Progressing, history: Sequence[Entry], heads: Sequence[StepHead]
     claims = plural(job.epoch, "claim") + (f", {plural(lost, 'worker')} lost" if lost else "")
     facts.append(_attempt_fact(job, claims if job.epoch else "not started yet"))
     return tuple(facts)
+
+
+def _option_facts(job: Job) -> list[Fact]:
+    """Return what the job may take and how long it is kept."""
+    options = job.options
+    found = [Fact("retries", f"{options.retry.retries:,}" if options.retry.retries else "none")]
+    if options.timeout_ms is not None:
+        found.append(Fact("timeout", duration_words(options.timeout_ms)))
+    if options.keep_ms is not None:
+        found.append(Fact("kept for", duration_words(options.keep_ms), "after its end"))
+    return found
 
 
 def _attempt_fact(job: Job, claims: str) -> Fact:

@@ -173,7 +173,7 @@ def _lost_line(one: LostWorker, now: Time) -> WorkerLine:
     """Return a lost worker: what it last reported, and the jobs that were taken from it."""
     line = _worker_line(replace(one.presence, running=(), trouble="", gone=True), now, frozenset())
     taken = tuple(
-        RunningLine(job=id, short=short_id(id), epoch=0, words="was taken from it", since=None) for id in one.jobs
+        RunningLine(job=id, short=short_id(id), epoch=0, words="taken from it", since=None) for id in one.jobs
     )
     return replace(line, state=GONE, sentence=as_sentence(lost_words(one)), running=taken)
 
