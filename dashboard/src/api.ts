@@ -19,6 +19,7 @@ interface Problem {
 
 /** The server's check names the field that doesn't fit: "the answer: stars: must be at most 5, but is 7". */
 const FIELD = /^[^:]+: \.?([\w.[\]]+): (.+)$/;
+const MISSING = /^'([^']+)' is (?:missing|unknown)/;
 
 export async function call<T = unknown>(method: string, path: string, body?: unknown): Promise<T> {
   let answer: Response;
@@ -51,8 +52,22 @@ function parse(text: string): unknown {
 
 function refusal(status: number, problem: Problem | undefined, text: string): Refused {
   const words = problem?.detail ?? problem?.title ?? (text.slice(0, 300) || `The server answered ${status}.`);
-  const field = FIELD.exec(words);
-  return new Refused(words, status, field ? { [field[1]!.replace(/\[(\d+)\]/g, ".$1")]: field[2]! } : {});
+  return new Refused(words, status, fieldsIn(words));
+}
+
+function fieldsIn(words: string): Record<string, string> {
+  const [path, reason] = FIELD.exec(words)?.slice(1) ?? ["", words.replace(/^[^:]+: /, "")];
+  const missing = MISSING.exec(reason!)?.[1];
+  const steps = [path!.replace(/\[(\d+)\]/g, ".$1"), missing].filter(Boolean);
+  return steps.length ? { [steps.join(".")]: reason! } : {};
+}
+
+/** Ask for a stream and don't follow it: a stream that is refused doesn't say why in the browser, but its answer does. */
+export async function probe(path: string): Promise<void> {
+  const answer = await fetch(`${BASE}${path}`);
+  if (answer.ok) return void answer.body?.cancel();
+  const text = await answer.text();
+  throw refusal(answer.status, parse(text) as Problem | undefined, text);
 }
 
 export const get = <T>(path: string): Promise<T> => call<T>("GET", path);

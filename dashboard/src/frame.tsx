@@ -45,10 +45,10 @@ export function Side() {
   const all = frame.value;
   return (
     <header class="side">
-      <a class="brand" href={pathOf("overview")}>
+      <a class="brand" href={pathOf("overview")} aria-label="Holdfast">
         <Mark /> Holdfast
       </a>
-      <button type="button" class="find" onClick={openPalette}>
+      <button type="button" class="find" aria-label="Find a job" onClick={openPalette}>
         <Icon name="find" size={15} />
         <span>Find a job</span>
         <kbd aria-hidden="true">Ctrl K</kbd>
@@ -81,7 +81,7 @@ export function Side() {
         )}
         <div>
           <Live />
-          <button type="button" class="icon" aria-label="Keys" title="All keys (?)" onClick={openHelp}>
+          <button type="button" class="icon all-keys" aria-label="Keys" title="All keys (?)" onClick={openHelp}>
             <Icon name="key" />
           </button>
           <button type="button" class="icon" aria-label="Change the theme" title="Change the theme (T)" onClick={toggleTheme}>
@@ -96,7 +96,7 @@ export function Side() {
 export function Tabs() {
   const page = place.value.page;
   return (
-    <nav class="tabbar" aria-label="Pages">
+    <nav class="tabbar" aria-label="Main pages">
       {TABS.map((one) => (
         <a key={one} href={pathOf(one)} aria-current={page === one ? "page" : undefined}>
           <Icon name={one} size={18} />

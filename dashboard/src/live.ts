@@ -1,6 +1,6 @@
 // One stream for the visible tab: the page's whole view whenever it changed. A hidden tab closes it.
 import { effect, signal } from "@preact/signals";
-import { get, Refused } from "./api";
+import { get, probe, Refused } from "./api";
 import { setStoreTime } from "./clock";
 import { BASE } from "./router";
 import type { Navigation, Session } from "./views";
@@ -19,11 +19,15 @@ export const missing = signal("");
 export const watched = signal("");
 
 const RETRY_MS = 1_000;
+/** The server beats every five seconds, so this is more than two missed beats. */
+const SILENT_MS = 11_000;
 const FRAME_MS = 3_000;
 
 let source: EventSource | null = null;
 let waiting: string | null = null;
 let again = 0;
+let heardAt = 0;
+let asked = "";
 
 function apply(query: string): void {
   const text = waiting;
@@ -47,21 +51,34 @@ function open(query: string): void {
   if (!query || document.hidden) return;
   const mine = new EventSource(`${BASE}/api/v1/stream?${query}`);
   source = mine;
+  const hear = () => (heardAt = Date.now());
+  hear();
+  mine.addEventListener("beat", hear);
   mine.addEventListener("view", (event: MessageEvent<string>) => {
+    hear();
     if (waiting === null) requestAnimationFrame(() => apply(query));
     waiting = event.data;
   });
   mine.addEventListener("trouble", (event: MessageEvent<string>) => {
+    hear();
     link.value = "away";
     trouble.value = detail(event.data);
   });
   mine.addEventListener("gone", (event: MessageEvent<string>) => (missing.value = detail(event.data)));
-  mine.onerror = () => {
-    if (source !== mine) return;
-    link.value = "reconnecting";
-    close();
-    again = window.setTimeout(() => void retry(query), RETRY_MS);
-  };
+  mine.onerror = () => source === mine && reconnect(query);
+}
+
+function reconnect(query: string): void {
+  link.value = "reconnecting";
+  close();
+  // The first time, ask at once why: the filter may be wrong, or the job unknown.
+  again = window.setTimeout(() => void retry(query), asked === query ? RETRY_MS : 0);
+  asked = query;
+}
+
+/** A server that hangs keeps its connections open and says nothing. */
+function checkBeat(): void {
+  if (source && !document.hidden && Date.now() - heardAt > SILENT_MS) reconnect(watched.peek());
 }
 
 const detail = (text: string): string => String((JSON.parse(text) as { detail?: string }).detail ?? text);
@@ -70,10 +87,12 @@ const detail = (text: string): string => String((JSON.parse(text) as { detail?: 
 async function retry(query: string): Promise<void> {
   try {
     await get("/session");
-    const [, name, id] = /view=(\w+)(?:&id=([^&]*))?/.exec(query) ?? [];
-    if (name === "job" && id) await get(`/api/v1/jobs/${id}`);
+    await probe(`/api/v1/stream?${query}`);
   } catch (error) {
-    if (error instanceof Refused && error.status === 404) return void (missing.value = error.message);
+    if (error instanceof Refused && (error.status === 400 || error.status === 404) && query === watched.peek()) {
+      link.value = "live";
+      return void (missing.value = error.message);
+    }
     if (error instanceof Refused && error.status === 503) {
       link.value = "away";
       trouble.value = error.message;
@@ -95,6 +114,7 @@ export function startLive(): void {
   effect(() => {
     const query = watched.value;
     missing.value = "";
+    asked = "";
     open(query);
   });
   document.addEventListener("visibilitychange", () => {
@@ -114,4 +134,5 @@ export function startLive(): void {
     );
   void begin();
   setInterval(() => void readFrame(), FRAME_MS);
+  setInterval(checkBeat, RETRY_MS);
 }

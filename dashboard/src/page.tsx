@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { link, missing, shown, watched } from "./live";
 import { Loading } from "./pieces/card";
-import { Sentence } from "./pieces/words";
+import { local, Sentence, ZONE } from "./pieces/words";
 
 /** Watch a view while the page is shown. Returns it once it has arrived. */
 export function useView<T>(query: string): T | null {
@@ -14,9 +14,13 @@ export function useView<T>(query: string): T | null {
   return now?.of === query ? (now.view as T) : null;
 }
 
+/** A problem's words as a sentence. */
+export const sentence = (words: string): string => words.charAt(0).toUpperCase() + words.slice(1) + (/[.?!]$/.test(words) ? "" : ".");
+
 interface PageProps {
   title: string;
   ready: boolean;
+  refused?: boolean;
   crumbs?: ComponentChildren;
   acts?: ComponentChildren;
   sentence?: string;
@@ -24,14 +28,19 @@ interface PageProps {
   children?: ComponentChildren;
 }
 
-export function Page({ crumbs, acts, sentence, more, title, children, ready }: PageProps) {
+export function Page({ crumbs, acts, sentence: said, more, title, children, ready, refused }: PageProps) {
   useEffect(() => {
     document.title = `${title} · Holdfast`;
   }, [title]);
-  if (missing.value)
+  if (missing.value && !refused)
     return (
       <main id="main" tabIndex={-1}>
-        <h1 class="sentence">{missing.value}</h1>
+        {crumbs && (
+          <div class="crumbs">
+            <nav aria-label="Breadcrumbs">{crumbs}</nav>
+          </div>
+        )}
+        <h1 class="sentence">{sentence(missing.value)}</h1>
       </main>
     );
   return (
@@ -42,13 +51,14 @@ export function Page({ crumbs, acts, sentence, more, title, children, ready }: P
           {acts}
         </div>
       )}
-      {sentence && (
+      {said && (
         <h1 class="sentence">
-          <Sentence text={sentence} />
+          <Sentence text={said} />
         </h1>
       )}
-      {more && <p class="why">{more}</p>}
+      {more && <p class="why">{local(more)}</p>}
       {ready ? children : <Loading />}
+      {ready && <p class="zone">{`Times are ${ZONE}.`}</p>}
     </main>
   );
 }

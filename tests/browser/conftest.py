@@ -56,8 +56,8 @@ def browser() -> Iterator[Any]:
 class Site:
     """One store with a server, and workers on demand."""
 
-    def __init__(self, folder: Path, base: str) -> None:
-        self.folder, self.base = folder, base
+    def __init__(self, folder: Path, base: str, server: subprocess.Popen[str]) -> None:
+        self.folder, self.base, self.server = folder, base, server
         self.api = httpx.Client(base_url=f"{base}/api/v1", timeout=WAIT_SECONDS)
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -113,8 +113,8 @@ def url_in(folder: Path) -> str:
 @contextlib.contextmanager
 def a_site(folder: Path, *arguments: str) -> Iterator[Site]:
     """A server on a store in this folder."""
-    with a_real_server(folder, f"{APP}:app", *arguments, HOLDFAST_URL=url_in(folder)) as (base, _):
-        site = Site(folder, base)
+    with a_real_server(folder, f"{APP}:app", *arguments, HOLDFAST_URL=url_in(folder)) as (base, server):
+        site = Site(folder, base, server)
         try:
             yield site
         finally:

@@ -92,3 +92,25 @@ async def publish(title: str, rating: int) -> str:
 async def echo(value: str) -> str:
     """Return what it gets."""
     return value
+
+
+class Size(BaseModel):
+    """How large the cover is."""
+
+    width: int = Field(ge=1, description="In millimetres.")
+    height: int = Field(ge=1)
+
+
+class Print(BaseModel):
+    """What a printer needs: a nested model that must be there."""
+
+    size: Size
+    pages: list[int] = []
+    colours: dict[str, int] = {}
+
+
+@app.job(queue="books")
+async def print_book(title: str) -> str:
+    """Ask how to print it."""
+    answer = await ask("How shall it be printed?", form=Print, within="2d")
+    return f"{title}, {answer.size.width} by {answer.size.height}"

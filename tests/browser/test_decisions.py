@@ -57,6 +57,63 @@ def test_a_question_is_answered_and_its_form_refuses_bad_input(site, page):
     expect(page.locator(".need", has_text="Atlas of Tides")).to_have_count(0)
 
 
+def test_a_form_says_what_is_wrong_with_a_nested_model_a_list_and_a_mapping(site, page):
+    site.working()
+    id = site.submit("print_book", "Atlas of Tides")
+    site.until(id, "pending")
+    page.goto(f"/review/{id}")
+
+    page.get_by_role("button", name="Answer").click()
+    expect(page.get_by_role("alert")).to_contain_text("'height' is missing")
+    expect(page.get_by_label("Height")).to_be_focused()
+    page.get_by_label("Width").fill("210")
+    page.get_by_label("Height").fill("0")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator(".field", has=page.get_by_label("Height")).last.get_by_role("alert")).to_contain_text("1")
+    page.get_by_label("Height").fill("297")
+    page.get_by_label("Colours").fill('{"red": "much"}')
+    page.get_by_role("button", name="Answer").click()
+    expect(page.get_by_role("alert")).to_contain_text("red: must be of type integer")
+    page.get_by_label("Colours").fill("")
+    page.get_by_role("button", name="Add one").click()
+    page.get_by_label("1", exact=True).fill("one")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.get_by_role("alert")).to_contain_text("integer")
+    page.get_by_label("1", exact=True).fill("1")
+    page.get_by_role("button", name="Answer").click()
+
+    assert site.until(id, "completed")["result"]["json"] == "Atlas of Tides, 210 by 297"
+
+
+def test_a_draft_without_the_nested_model_says_so(site, page):
+    site.working()
+    id = site.submit("print_book", "Low Water")
+    site.until(id, "pending")
+    page.goto(f"/review/{id}")
+    expect(page.get_by_role("heading", name="How shall it be printed?")).to_be_visible()
+    name = site.job(id)["questions"][0]["name"]
+    page.evaluate("([id, name]) => sessionStorage.setItem(`holdfast.draft.${id}.${name}`, '{}')", [id, name])
+    page.reload()
+
+    page.get_by_role("button", name="Answer").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("'size' is missing")
+
+
+def test_the_key_that_a_button_shows_presses_it(site, page):
+    site.working()
+    id = site.submit("publish", "By key", 18)
+    site.until(id, "review")
+    page.goto(f"/jobs/{id}")
+    expect(page.get_by_role("button", name="Replay", exact=True)).to_be_visible()
+    before = site.job(id)["job"]["version"]
+
+    page.keyboard.press("r")
+
+    expect(page.locator(".story")).to_contain_text("Replayed")
+    assert site.until(id, "review")["job"]["version"] > before
+
+
 def test_a_failed_job_is_replayed_with_edited_arguments(site, page):
     site.working()
     id = site.submit("publish", "Storm Warning", 18)

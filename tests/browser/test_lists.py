@@ -1,5 +1,6 @@
 """The list of jobs: filters and links, the place that back and reload keep, many at once, 100,000 rows."""
 
+import re
 import time
 
 import pytest
@@ -52,6 +53,38 @@ def test_filters_make_links_that_can_be_shared(filled, page):
     expect(page.locator(".tokens .chip")).to_contain_text("type publish")
     page.get_by_role("button", name="Remove the filter type").click()
     expect(page.locator(".tokens .chip")).to_have_count(0)
+
+
+def test_a_filter_that_the_server_refuses_says_why(filled, page):
+    for query in ("state=bogus", "error=boom", "queue=Not%20One"):
+        page.goto(f"/jobs?{query}")
+        expect(page.locator("h1.sentence")).to_contain_text(re.compile("state|review|queue"))
+        expect(page.locator("h1.sentence")).not_to_have_text("Jobs")
+        expect(page.locator("#find")).to_be_visible()
+        expect(page.locator(".job-rows")).to_have_count(0)
+    page.locator(".states a", has_text="All").click()
+    page.get_by_role("button", name="Remove the filter queue").click()
+    expect(rows(page).first).to_be_visible()
+
+
+def test_counts_stand_only_where_they_are_true(filled, page):
+    page.goto("/jobs?queue=plain")
+    expect(page.locator(".states a", has_text="available").locator("b")).to_have_text(re.compile(r"\d+"))
+    page.goto("/jobs?type=publish")
+    expect(rows(page)).to_have_count(4)
+    expect(page.locator(".states b")).to_have_count(0)
+
+
+def test_all_that_match_are_acted_on_without_choosing_first(filled, page):
+    page.goto("/jobs?type=publish&state=review")
+    expect(rows(page)).to_have_count(4)
+
+    page.get_by_role("button", name="Act on all that match").click()
+    page.locator(".dock").get_by_role("button", name="Replay all that match").click()
+
+    expect(page.locator(".dock")).to_contain_text("Replay 4 jobs")
+    page.keyboard.press("Escape")
+    expect(page.locator(".dock")).to_have_count(0)
 
 
 def test_a_job_is_found_by_its_short_id_and_by_its_key(filled, page):

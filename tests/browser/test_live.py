@@ -1,6 +1,7 @@
 """A job watched live: from its submission to its end, through a killed worker and a server that goes away."""
 
 import re
+import signal
 import time
 
 from playwright.sync_api import expect
@@ -75,6 +76,46 @@ def test_a_server_that_goes_away_is_named_and_comes_back_by_itself(browser, tmp_
     with a_site(tmp_path, "--port", port):
         expect(page.locator(".live")).to_contain_text("Live", timeout=30_000)
     page.close()
+
+
+def test_a_server_that_hangs_is_not_called_live(browser, tmp_path):
+    with a_site(tmp_path) as site:
+        page = browser.new_page(base_url=site.base)
+        page.goto("/schedules")
+        expect(page.locator(".live")).to_contain_text("Live")
+        site.server.send_signal(signal.SIGSTOP)
+        try:
+            expect(page.locator(".live")).to_contain_text("Reconnecting", timeout=30_000)
+        finally:
+            site.server.send_signal(signal.SIGCONT)
+        expect(page.locator(".live")).to_contain_text("Live", timeout=30_000)
+        page.close()
+
+
+def test_a_lost_worker_stays_in_sight(browser, tmp_path):
+    with a_site(tmp_path) as site:
+        worker = site.worker("--queues", "mail")
+        id = site.submit("bill", 7)
+        site.until(id, "active")
+        name = site.job(id)["job"]["worker"]
+        page = browser.new_page(base_url=site.base, timezone_id="Asia/Tokyo")
+        page.goto("/")
+        expect(page.locator(".worker", has_text=name)).to_be_visible()
+        worker.kill()
+        worker.wait()
+        site.worker("--queues", "mail")
+        site.until(id, "review")
+
+        expect(page.locator(".worker.gone", has_text=name)).to_contain_text("with 1 job")
+        expect(page.locator(".chart .loss")).to_have_count(1)
+        page.locator(".worker.gone", has_text=name).click()
+        page.wait_for_url("**/workers/*")
+        expect(page.locator(".card.gone")).to_contain_text("Lost at")
+        expect(page.locator(".zone")).to_have_text("Times are Asia/Tokyo.")
+        expect(page.locator("main")).not_to_contain_text("UTC")
+        page.locator(".card.gone .need").click()
+        page.wait_for_url(f"**/jobs/{id}")
+        page.close()
 
 
 def test_a_hidden_tab_watches_nothing(site, page):

@@ -1,5 +1,6 @@
 """Hostile text stays text, everybody can use every page, and nothing moves for those who don't want it."""
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -59,6 +60,48 @@ def test_hostile_text_stays_text(site, page, kind):
         expect(page.locator(".job-title b")).to_contain_text("<script>")
     if kind == "long":
         expect(page.locator(".columns")).to_contain_text("1,000,004 bytes")
+
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cf500003010180a0d3d1b6"
+    "0000000049454e44ae426082"
+)
+
+
+def test_files_in_a_result_are_shown_as_what_they_are_and_never_run(site, page):
+    site.working()
+    id = site.submit("echo", "files")
+    whole = site.until(id, "completed", "available")
+    marks = {
+        "picture": {"media": "image/png", "sha256": "a" * 64, "size": 70},
+        "words": {"media": "text/plain", "sha256": "b" * 64, "size": 40},
+        "page": {"media": "text/html", "sha256": "c" * 64, "size": 30},
+        "drawing": {"media": "image/svg+xml", "sha256": "d" * 64, "size": 30},
+        "sound": {"media": "audio/mpeg", "sha256": "e" * 64, "size": 30},
+        "elsewhere": {"media": "image/png", "sha256": "//evil.example/x", "size": 1},
+    }
+    files = {name: {"$blob": mark} for name, mark in marks.items()}
+    whole["result"] = {"json": files, "text": "", "bytes": 10, "is_whole": True}
+    event = f"event: view\ndata: {json.dumps(whole)}\n\n"
+    asked: list[str] = []
+
+    def blob(route):
+        asked.append(route.request.url.rpartition("/blobs/")[2])
+        if "/blobs/a" in route.request.url:
+            return route.fulfill(body=PIXEL, content_type="image/png")
+        return route.fulfill(body="<b>plain</b> words", content_type="application/octet-stream")
+
+    page.route("**/api/v1/stream?*", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
+    page.route("**/api/v1/blobs/**", blob)
+    page.goto(f"/jobs/{id}")
+
+    result = page.get_by_label("Result")
+    expect(result.locator("img")).to_have_count(1)
+    expect(result.locator("audio")).to_have_count(1)
+    expect(result).to_contain_text("<b>plain</b> words")
+    expect(result.get_by_role("link")).to_have_count(5)
+    assert result.locator("b, iframe, object, embed").count() == 0
+    assert set(asked) <= {f"{'a' * 64}?media=image%2Fpng", "b" * 64}, "nothing else is read before somebody asks"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -134,6 +177,55 @@ def test_the_theme_is_kept_and_set_before_the_first_paint(site, page):
     expect(page.locator("html")).to_have_attribute("data-theme", chosen)
 
     assert page.evaluate("document.documentElement.dataset.theme") == chosen
+
+
+def test_a_phone_has_the_live_dot_the_theme_find_and_every_page(browser, site, living):
+    page = browser.new_page(base_url=site.base, viewport={"width": 390, "height": 844})
+    page.goto("/")
+    expect(page.locator(".live")).to_be_in_viewport()
+    expect(page.locator(".live")).to_have_text("Live")
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.get_by_role("button", name="Change the theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+    for name in ("Overview", "Jobs", "Review", "Queues", "Workers", "Schedules", "Lifecycle"):
+        page.locator(".tabbar, .side").get_by_role("link", name=name).click()
+        page.wait_for_url("**/" if name == "Overview" else f"**/{name.lower()}*")
+    page.get_by_role("button", name="Find a job").click()
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_words_of_a_timeline_lie_over_each_other_or_beyond_its_edge(browser, site, living, width):
+    made = next(path for path in living if path.startswith("/jobs/"))
+    page = browser.new_page(base_url=site.base, viewport={"width": width, "height": 900})
+    starts = range(0, 18_000, 2_000)
+    slept = {"kind": "slept", "words": "waited 2 s before the next attempt"}
+    waits = [{**slept, "at": at + 900, "end": at + 1_900} for at in starts]
+    lost = {"kind": "lost", "at": 17_800, "end": 17_990, "words": "nobody worked on it for 190 ms"}
+    worker = {"worker": "w-a-long-name-1", "how": ""}
+    bands = [{**worker, "epoch": n + 1, "at": at, "end": at + 900} for n, at in enumerate(starts)]
+    line = site.api.get(f"{made}/timeline").json()
+    line |= {"gaps": [*waits, lost], "bands": bands, "end": 18_000}
+    page.route("**/timeline", lambda route: route.fulfill(json=line))
+    page.goto(made)
+    expect(page.locator(".plot .loss text")).to_be_visible()
+
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.plot text')].filter(one => one.textContent)"
+        ".map(one => { const {left, right, top, bottom} = one.getBoundingClientRect();"
+        " return [left, right, top, bottom, one.textContent] })"
+    )
+    plot = page.evaluate("(({left, right}) => [left, right])(document.querySelector('.plot').getBoundingClientRect())")
+    page.close()
+
+    assert any(words.startswith("waited") for *_, words in boxes)
+    for n, (left, right, top, bottom, words) in enumerate(boxes):
+        assert plot[0] - 1 <= left, words
+        assert right <= plot[1] + 1, words
+        for other in boxes[n + 1 :]:
+            is_apart = right <= other[0] or other[1] <= left or bottom - 3 <= other[2] or other[3] - 3 <= top
+            assert is_apart, f"{words!r} lies over {other[4]!r}"
 
 
 def test_nothing_moves_for_those_who_ask_for_it(browser, site, living):

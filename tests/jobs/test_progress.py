@@ -97,6 +97,31 @@ async def test_after_a_recovery_the_count_goes_on_from_what_is_recorded(app):
         assert status.remaining_ms == round(status.stage_ms / 2 * 2)  # type: ignore[operator]
 
 
+async def test_after_a_recovery_the_time_goes_on_from_what_earlier_attempts_recorded(app):
+    stop_at = 6
+
+    @step(name="draw")
+    async def draw(n: int) -> None:
+        await asyncio.sleep(30 if n >= stop_at else 0.02)
+
+    @app.job
+    async def film() -> None:
+        await draw.map(range(10), at_once=1)
+
+    run = await film.submit()
+    async with app.worker():
+        await seen(run, lambda s: s.done == 6)
+    async with app.worker():
+        status = await seen(run, lambda s: (s.done, s.total, s.epoch) == (6, 10, 2))
+
+    assert status.made == 0
+    assert status.earlier == 6
+    assert status.earlier_ms >= 6 * 20 - 5
+    assert status.remaining_ms == round(status.earlier_ms / 6 * 4), (
+        "nothing was made since, so the records tell the pace"
+    )
+
+
 async def test_follow_gives_history_and_progress_and_ends_when_settled(app):
     gate = asyncio.Semaphore(0)
 

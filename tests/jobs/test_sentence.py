@@ -36,6 +36,13 @@ def test_a_job_that_runs_is_told_by_its_stage_and_how_far_it_is():
     assert str(status(State.ACTIVE, DRAWING)) == "draw, stage 2 of 3, 11 of 30, about 20 min left"
 
 
+def test_a_recovery_does_not_start_the_time_of_a_stage_anew():
+    running = replace(DRAWING, made=0, since=NOW - 4_000, earlier=11, earlier_ms=11 * MINUTE)
+
+    assert str(status(State.ACTIVE, running)) == "draw, stage 2 of 3, 11 of 30, about 19 min left"
+    assert "for 11 min" in str(status(State.ACTIVE, replace(running, done=None, total=None)))
+
+
 def test_a_job_tells_what_it_says_of_itself_and_what_is_tried_again():
     retrying = Retrying("draw#12", 2, 4, "ProviderError: 429", NOW + 8_000)
     running = replace(DRAWING, text="scene\n12\x1b[2J", made=0, retrying=retrying)

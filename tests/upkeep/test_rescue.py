@@ -87,6 +87,7 @@ def test_a_worker_that_is_silent_for_longer_than_a_lease_loses_its_jobs_and_the_
         "why": "no heartbeat for 15 s",
         "survived": "1 recorded step",
         "stage": "draw",
+        "silent_ms": LEASE + 1,
     }
 
 

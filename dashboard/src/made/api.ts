@@ -199,6 +199,7 @@ export interface JobLine {
   queue: string;
   state: string;
   where: string;
+  doing: string;
   key: string | null;
   parent: string | null;
   stage: string;
@@ -238,6 +239,7 @@ export interface JobPage {
   wasted: Record<string, number>;
   saved: Record<string, number>;
   asked: Fact[];
+  parameters: string[];
   arguments: Value;
   result: Value | null;
   error: ErrorShown | null;
@@ -565,6 +567,7 @@ export interface StageBar {
   took_ms: number | null;
   usual_ms: number | null;
   words: string;
+  path?: string;
 }
 export type State = "active" | "available" | "cancelled" | "completed" | "discarded" | "pending" | "retryable" | "review" | "scheduled";
 export interface StateCount {

@@ -8,12 +8,13 @@ import { Cost } from "../pieces/charts";
 import { Decide } from "../pieces/decide";
 import { Glyph } from "../pieces/glyph";
 import { crosslight, ItemsCard } from "../pieces/items";
-import { ValueShown } from "../pieces/preview";
+import { byName } from "../pieces/named";
+import { Preview, ValueShown } from "../pieces/preview";
 import { StepPanel } from "../pieces/step-panel";
 import { Story } from "../pieces/story";
 import { Strip } from "../pieces/strip";
 import { TimelineCard } from "../pieces/timeline";
-import { Sentence } from "../pieces/words";
+import { local, Sentence } from "../pieces/words";
 import { pathOf } from "../router";
 import { type Fact, type JobPage, partOf, type State, stateOf } from "../views";
 
@@ -127,7 +128,7 @@ function Right({ view }: { view: JobPage }) {
       <Card title="What was asked">
         <Pairs of={view.asked.map((one) => ({ name: one.name, text: [asked(one.words), one.more].filter(Boolean).join(", ") }))} />
         <div class="padded">
-          <ValueShown of={view.arguments} whole={`/api/v1/jobs/${view.job.id}/arguments`} />
+          {view.parameters.length && Array.isArray(view.arguments.json) ? <Preview value={byName(view.arguments.json, view.parameters)} /> : <ValueShown of={view.arguments} whole={`/api/v1/jobs/${view.job.id}/arguments`} />}
         </div>
       </Card>
     </div>
@@ -181,9 +182,9 @@ export function Job({ id }: { id: string }) {
           <h1 class="sentence">
             <Sentence text={view.sentence} state={stateOf(view.job.state)} />
           </h1>
-          {view.why && <p class="why">{view.why}</p>}
+          {view.why && <p class="why">{local(view.why)}</p>}
           <Decide questions={view.questions} review={view.review} />
-          <Strip stages={view.stages} state={stateOf(view.job.state)} />
+          <Strip stages={view.stages} state={stateOf(view.job.state)} open={open} />
           <Facts of={view.facts} />
           <div class="columns">
             <Left view={view} open={open} />

@@ -102,7 +102,7 @@ export class JobsList {
 }
 
 /** Whether a row shows something else now: its state, its words, or its progress. */
-const isChanged = (a: JobLine, b: JobLine): boolean => a.version !== b.version || a.where !== b.where || a.spent_words !== b.spent_words;
+const isChanged = (a: JobLine, b: JobLine): boolean => a.version !== b.version || a.doing !== b.doing || a.spent_words !== b.spent_words;
 
 function readKept(query: string): { top: number; count: number; cursor: number } | null {
   try {

@@ -1,12 +1,13 @@
 // The jobs: filters, states with counts, and rows of which only the visible ones exist.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { get } from "../api";
+import { get, Refused } from "../api";
 import { about, clock, now, span } from "../clock";
-import { Page, useView } from "../page";
+import { missing } from "../live";
+import { Page, sentence, useView } from "../page";
 import { may } from "../pieces/acts";
 import { Dock } from "../pieces/dock";
 import { Glyph } from "../pieces/glyph";
-import { number } from "../pieces/words";
+import { local, number } from "../pieces/words";
 import { STATES } from "../made/states";
 import { go, leaving, pathOf, place } from "../router";
 import { countsOf, type JobLine, type JobsPage, partOf, type State, stateOf } from "../views";
@@ -85,7 +86,7 @@ function States({ query, counts }: { query: URLSearchParams; counts: ReturnType<
       </a>
       {ORDER.map((state) => (
         <a key={state} href={to(state)} aria-current={chosen === state ? "true" : undefined} title={STATES[state].meaning}>
-          <Glyph state={state} size={14} /> {state} <b>{counts ? number(counts[state] ?? 0) : ""}</b>
+          <Glyph state={state} size={14} /> {state} {counts && <b>{number(counts[state] ?? 0)}</b>}
         </a>
       ))}
     </nav>
@@ -116,7 +117,7 @@ function Row({ of, at, chosen, current, choose, canChoose }: RowProps) {
       <a href={pathOf("jobs", of.id)}>
         <span class="mono faint">{of.short}</span>
         <b class="cut">{of.name}</b>
-        <span class={`cut words${TONE[state] ? ` tone is-${TONE[state]}` : ""}`}>{of.where}</span>
+        <span class={`cut words${TONE[state] ? ` tone is-${TONE[state]}` : ""}`}>{local(of.doing)}</span>
         <span class="num muted ran">{ran(of)}</span>
         <span class="num muted when" title={about(of.created_at)}>
           {clock(of.created_at, false)}
@@ -191,31 +192,33 @@ const WATCHED = ["state", "type", "queue"];
 const POLL_MS = 2_000;
 
 /** The first page: by the stream if it knows the filter, else read again every two seconds. */
-function useFirstPage(wanted: string): JobsPage | null {
+function useFirstPage(wanted: string): { view: JobsPage | null; refused: string } {
   const isWatched = [...new URLSearchParams(wanted).keys()].every((name) => WATCHED.includes(name));
   const live = useView<JobsPage>(isWatched ? `view=jobs${wanted && "&"}${wanted}` : "view=navigation");
-  const [polled, setPolled] = useState<{ of: string; page: JobsPage } | null>(null);
+  const [polled, setPolled] = useState<{ of: string; page?: JobsPage; refused?: string } | null>(null);
   useEffect(() => {
     if (isWatched) return;
     const read = () => {
       if (!document.hidden)
         get<JobsPage>(`/api/v1/jobs?${wanted}&limit=60`).then(
           (page) => setPolled({ of: wanted, page }),
-          () => undefined,
+          (error: unknown) => error instanceof Refused && error.status === 400 && setPolled({ of: wanted, refused: error.message }),
         );
     };
     read();
     const timer = setInterval(read, POLL_MS);
     return () => clearInterval(timer);
   }, [wanted, isWatched]);
-  return isWatched ? live : polled?.of === wanted ? polled.page : null;
+  if (isWatched) return { view: live, refused: missing.value };
+  const mine = polled?.of === wanted ? polled : null;
+  return { view: mine?.page ?? null, refused: mine?.refused ?? "" };
 }
 
 export function Jobs() {
   const query = place.value.query;
   const wanted = new URLSearchParams(FILTERS.filter((name) => query.has(name)).map((name) => [name, query.get(name)!])).toString();
   const list = listOf(wanted);
-  const view = useFirstPage(wanted);
+  const { view, refused } = useFirstPage(wanted);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const lastChosen = useRef(0);
   useEffect(() => {
@@ -245,11 +248,18 @@ export function Jobs() {
     setChosen(next);
   };
   const ready = list.rows.value.length > 0 || !!view;
+  if (refused)
+    return (
+      <Page title="Jobs" crumbs="Jobs" sentence={sentence(refused)} ready refused>
+        <Tokens query={query} />
+        <States query={query} counts={null} />
+      </Page>
+    );
   const canChoose = may("act") || may("review");
   return (
     <Page title={view?.sentence.split(".")[0] ?? "Jobs"} crumbs="Jobs" sentence={view?.sentence ?? "Jobs"} ready>
       <Tokens query={query} />
-      <States query={query} counts={view && countsOf(view.states)} />
+      <States query={query} counts={view?.states.length ? countsOf(view.states) : null} />
       {view?.has_scanned_out && <p class="faint note-line">{`No index serves this filter: the first ${number(view.scanned)} jobs were looked at.`}</p>}
       <section class="card job-card" aria-label="Jobs">
         <div class="job-row head" aria-hidden="true">
@@ -279,7 +289,7 @@ export function Jobs() {
           </p>
         )}
       </section>
-      {canChoose && <Dock chosen={chosen} clear={() => setChosen(new Set())} filter={wanted} />}
+      {canChoose && <Dock chosen={chosen} clear={() => setChosen(new Set())} filter={wanted} total={list.rows.value.length} />}
     </Page>
   );
 }

@@ -7,6 +7,7 @@ import { Finished, Money, QueueBar, Slots } from "../pieces/charts";
 import { Glyph } from "../pieces/glyph";
 import { LifecycleMap } from "../pieces/lifecycle";
 import { SmallStrip } from "../pieces/strip";
+import { local } from "../pieces/words";
 import { pathOf } from "../router";
 import { countsOf, type JobLine, type OverviewPage, partOf, type ReviewLine, stateOf, type WorkerDot } from "../views";
 
@@ -39,7 +40,9 @@ function RunningRow({ of }: { of: JobLine }) {
             {of.type} <span class="mono">{of.short}</span> {of.recoveries > 0 && <span class="tone is-review">continued after a lost worker</span>}
           </span>
         </span>
-        <span class="cut words">{of.where}</span>
+        <span class="cut words" title={local(of.where)}>
+          {local(of.doing)}
+        </span>
         <SmallStrip of={of} />
         <span class="num muted">{of.remaining_ms ? `about ${span(of.remaining_ms)}` : ""}</span>
         <span class="num spent">{of.spent_words}</span>
@@ -53,7 +56,7 @@ function WorkerRow({ of }: { of: WorkerDot }) {
     <li>
       <a class={`worker ${of.state}`} href={pathOf("workers", of.id)}>
         <span class="cut">
-          <b>{of.id}</b> <span class="muted">{of.words}</span>
+          <b>{of.id}</b> <span class="muted">{local(of.words)}</span>
         </span>
         {of.state !== "gone" && <Slots of={of} />}
       </a>
@@ -121,7 +124,7 @@ export function Overview() {
           <div class="halves">
             <div class="stack">
               {view.finished.first && (
-                <Card title="Ended per minute" note={view.finished.since_words}>
+                <Card title="Ended per minute" note={local(view.finished.since_words)}>
                   <Finished of={view.finished} />
                 </Card>
               )}

@@ -31,7 +31,6 @@ export function Review({ id }: { id: string }) {
   useEffect(() => {
     const hear = (event: Event) => {
       const key = (event as CustomEvent<string>).detail;
-      if (key === "j") step(1);
       if (key === "k") step(-1);
       if (key === "a") document.querySelector<HTMLElement>(".decide input, .decide textarea, .decide select")?.focus();
       if (key === "Enter" && wanted) go(pathOf("jobs", wanted));

@@ -9,7 +9,7 @@ import { Button, Card, Empty, Pairs } from "../pieces/card";
 import { QueueBar, Slots } from "../pieces/charts";
 import { Glyph } from "../pieces/glyph";
 import { Diagram } from "../pieces/lifecycle";
-import { Time } from "../pieces/words";
+import { local, Time } from "../pieces/words";
 import { pathOf } from "../router";
 import {
   type Act,
@@ -102,7 +102,7 @@ function QueueCard({ of }: { of: QueueLine }) {
         </>
       }
     >
-      <QueueBar of={bar} />
+      <QueueBar of={bar} bare />
       <Pairs of={facts} />
     </Card>
   );
@@ -139,7 +139,7 @@ function WorkerCard({ of }: { of: WorkerLine }) {
           <a href={pathOf("workers", of.id)}>{of.id}</a>
         </h2>
       }
-      note={of.sentence}
+      note={local(of.sentence)}
       right={
         <>
           {of.state !== "gone" && <Slots of={of} />}
@@ -153,7 +153,7 @@ function WorkerCard({ of }: { of: WorkerLine }) {
           {of.running.map((one) => (
             <li key={one.job}>
               <a class="need" href={pathOf("jobs", one.job)}>
-                <Glyph state="active" named />
+                <Glyph state={of.state === "gone" ? "review" : "active"} named />
                 <span class="two-lines">
                   <b>{one.words}</b>
                   <span class="mono">{one.short}</span>
@@ -248,7 +248,7 @@ export function Schedules() {
                 ))}
               </ul>
             ) : (
-              <Empty>{view.sentence}</Empty>
+              <Empty>Nothing is submitted by the clock.</Empty>
             )}
           </Card>
           <Card title="Limits">{limits && (limits.limits.length ? limits.limits.map((one) => <LimitCard key={one.name} of={one} />) : <Empty>{limits.sentence}</Empty>)}</Card>

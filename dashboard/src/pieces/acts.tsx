@@ -7,6 +7,7 @@ import type { Act, JobPage } from "../views";
 import { Button } from "./card";
 import { BASE } from "../router";
 import { Icon } from "./glyph";
+import { useKey } from "./use-key";
 
 const ARMED_MS = 4_000;
 const NOTICE_MS = 6_000;
@@ -41,10 +42,9 @@ export async function doIt(path: string, body: unknown): Promise<boolean> {
 }
 
 /** A button for what can't be taken back: the second press within four seconds does it. */
-export function Twice({ children, sure, onSure, keys, keyName, small, disabled }: { children: string; sure: string; onSure: () => void; keys?: string; keyName?: string; small?: boolean; disabled?: boolean }) {
+export function Twice({ children, sure, onSure, keys, small, disabled }: { children: string; sure: string; onSure: () => void; keys?: string; small?: boolean; disabled?: boolean }) {
   const [armed, arm] = useState(false);
-  const press = useRef<() => void>(() => {});
-  press.current = () => {
+  const press = () => {
     if (disabled) return;
     if (armed) onSure();
     arm(!armed);
@@ -54,14 +54,9 @@ export function Twice({ children, sure, onSure, keys, keyName, small, disabled }
     const timer = setTimeout(() => arm(false), ARMED_MS);
     return () => clearTimeout(timer);
   }, [armed]);
-  useEffect(() => {
-    if (!keyName) return;
-    const hear = (event: Event) => (event as CustomEvent<string>).detail === keyName && press.current();
-    document.addEventListener("holdfast:key", hear);
-    return () => document.removeEventListener("holdfast:key", hear);
-  }, [keyName]);
+  useKey(keys, press);
   return (
-    <button type="button" class={`btn${small ? " small" : ""}${armed ? " armed" : ""}`} disabled={disabled} onClick={() => press.current()} aria-live="polite">
+    <button type="button" class={`btn${small ? " small" : ""}${armed ? " armed" : ""}`} disabled={disabled} onClick={press} aria-live="polite">
       {armed ? sure : children}
       {keys && !armed && (
         <span class="keys" aria-hidden="true">
@@ -78,7 +73,7 @@ export function ActButton({ act, reason = "", keys, body = {}, small, done }: { 
   if (!mayDo(act)) return null;
   if (act.twice)
     return (
-      <Twice sure={act.twice} keys={keys} keyName={keys?.toLowerCase()} onSure={run} small={small}>
+      <Twice sure={act.twice} keys={keys} onSure={run} small={small}>
         {act.words}
       </Twice>
     );

@@ -1,5 +1,7 @@
 // A card with a title, and the small parts that every page uses.
 import type { ComponentChildren } from "preact";
+import { useRef } from "preact/hooks";
+import { useKey } from "./use-key";
 
 export function Card({ title, note, right, children, class: more = "", id }: { title?: ComponentChildren; note?: ComponentChildren; right?: ComponentChildren; children: ComponentChildren; class?: string; id?: string }) {
   return (
@@ -31,8 +33,10 @@ export function Key({ is }: { is: string }) {
 }
 
 export function Button({ children, onClick, keys, main, small, disabled, label, ...more }: { children: ComponentChildren; onClick?: (event: MouseEvent) => void; keys?: string; main?: boolean; small?: boolean; disabled?: boolean; label?: string; type?: "submit" | "button" }) {
+  const button = useRef<HTMLButtonElement>(null);
+  useKey(keys, () => button.current?.click());
   return (
-    <button type={more.type ?? "button"} class={`btn${main ? " main" : ""}${small ? " small" : ""}`} onClick={onClick} disabled={disabled} aria-label={label}>
+    <button ref={button} type={more.type ?? "button"} class={`btn${main ? " main" : ""}${small ? " small" : ""}`} onClick={onClick} disabled={disabled} aria-label={label}>
       {children}
       {keys && <Key is={keys} />}
     </button>

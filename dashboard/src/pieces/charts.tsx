@@ -2,7 +2,7 @@
 import { clock } from "../clock";
 import { pathOf } from "../router";
 import { countsOf, type MinuteCounts, type MoneySeen, type QueueBar as Queue, type State, type WorkerDot } from "../views";
-import { number, readable } from "./words";
+import { local, number, readable } from "./words";
 
 const COLUMNS = 60;
 const W = 560;
@@ -27,7 +27,7 @@ export function Finished({ of }: { of: MinuteCounts }) {
   const y = (n: number) => TOP + (H - TOP - BOTTOM) * (1 - n / most);
   const at = (i: number) => clock(start + i * 60_000, false);
   return (
-    <svg class="chart" viewBox={`0 0 ${W} ${H}`} role="img" aria-label={of.words}>
+    <svg class="chart" viewBox={`0 0 ${W} ${H}`} role="img" aria-label={local(of.words)}>
       {[0, 1, 2, 3].map((i) => (
         <g key={i} class="tick">
           <line x1={LEFT} x2={W} y1={y((most * i) / 3)} y2={y((most * i) / 3)} />
@@ -92,7 +92,7 @@ export function Money({ of }: { of: MoneySeen }) {
         <i class="is-review" style={{ width: `${(100 * dollars(of.wasted)) / whole}%` }} />
         <i class="is-completed pale" style={{ width: `${(100 * dollars(of.saved)) / whole}%` }} />
       </div>
-      <p class="muted">{of.words}</p>
+      <p class="muted">{local(of.words)}</p>
     </div>
   );
 }
@@ -111,13 +111,13 @@ export function Cost({ name, share, words }: { name: string; share: number; word
 
 const BY_STATE: State[] = ["available", "active", "pending", "retryable", "scheduled", "review"];
 
-export function QueueBar({ of }: { of: Queue }) {
+export function QueueBar({ of, bare }: { of: Queue; bare?: boolean }) {
   const counts = countsOf(of.states);
   const live = BY_STATE.map((state) => [state, counts[state] ?? 0] as const).filter(([, n]) => n > 0);
   const words = of.is_paused ? of.pause_words : [`${number(of.waiting)} waiting`, of.oldest_words].filter(Boolean).join(", ");
   return (
-    <a class="queue-row" href={pathOf("queues", of.name)}>
-      <span class="cut">{of.name}</span>
+    <a class={`queue-row${bare ? " bare" : ""}`} href={pathOf("queues", of.name)} aria-label={bare ? `Queue ${of.name}` : undefined}>
+      {!bare && <span class="cut">{of.name}</span>}
       <span class={`meter wide${of.is_paused ? " paused" : ""}`} role="img" aria-label={live.map(([state, n]) => `${number(n)} ${state}`).join(", ") || "nothing waits or runs"}>
         {live.map(([state, n]) => (
           <i key={state} class={`is-${state}`} style={{ flexGrow: n }} title={`${number(n)} ${state}`} />

@@ -6,8 +6,9 @@ import { BASE } from "../router";
 import type { Act, DoubtCard, JobPage, QuestionCard, ReviewCard, Schema } from "../views";
 import { ActButton, Copy, mayDo, say } from "./acts";
 import { Button, Pairs } from "./card";
-import { Fields, initial, resolve } from "./form";
+import { Fields, initial, placed, resolve } from "./form";
 import { Glyph } from "./glyph";
+import { asList, byName, type Named } from "./named";
 import { Preview } from "./preview";
 import { Age, Json } from "./words";
 
@@ -53,7 +54,7 @@ function useSend(): { errors: Errors; whole: string; busy: boolean; send: (act: 
       const refused = error instanceof Refused ? error : new Refused(String(error), 0);
       setErrors(refused.fields);
       setWhole(refused.message);
-      requestAnimationFrame(() => document.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
+      requestAnimationFrame(() => document.querySelector<HTMLElement>(".field.bad :is(input, select, textarea, button)")?.focus());
       return false;
     } finally {
       setBusy(false);
@@ -76,6 +77,7 @@ export function QuestionForm({ of }: { of: QuestionCard }) {
   const schema = of.schema as Schema;
   const [value, keep, forget] = useDraft<unknown>(`${of.job}.${of.name}`, initial(schema, schema));
   const { errors, whole, busy, send } = useSend();
+  const fields = placed(errors, schema);
   const answer = async () => {
     const isObject = resolve(schema, schema).schema.type === "object";
     if (await send(of.act, { name: of.name, value: value ?? (isObject ? {} : null) })) forget();
@@ -91,8 +93,8 @@ export function QuestionForm({ of }: { of: QuestionCard }) {
       <p class="muted">{`From ${of.type}. ${of.sentence}`}</p>
       {!isText(of.question) && <Json value={of.question} />}
       {of.refused && <Problem text={of.refused} />}
-      <Fields schema={schema} root={schema} value={value} set={keep} errors={errors} question={of.question} />
-      <Problem text={Object.keys(errors).some((path) => path.split(".")[0]! in (resolve(schema, schema).schema.properties ?? {})) ? "" : whole} />
+      <Fields schema={schema} root={schema} value={value} set={keep} errors={fields} question={of.question} />
+      <Problem text={Object.keys(fields).some(Boolean) ? "" : whole} />
       {mayDo(of.act) && (
         <div class="decide-acts">
           <Button main type="submit" keys="Ctrl Enter" disabled={busy}>
@@ -182,12 +184,13 @@ function Trace({ of }: { of: ReviewCard }) {
   const [whole, setWhole] = useState(false);
   const trace = of.error?.traceback?.trimEnd() ?? "";
   if (!trace) return null;
-  // The last frame is where it went wrong; the rest unfolds.
+  // The last frame is where it went wrong; the rest unfolds. The error itself stands above.
   const lines = trace.split("\n");
   const last = lines.reduce((at, line, i) => (/^\s+File /.test(line) ? i : at), 0);
+  const frame = lines.slice(last).filter((line, i) => i === 0 || /^\s/.test(line));
   return (
     <>
-      <pre class="json plain-text trace">{whole ? trace : lines.slice(last).join("\n")}</pre>
+      <pre class="json plain-text trace">{whole ? trace : frame.join("\n")}</pre>
       {last > 1 && (
         <button type="button" class="link" onClick={() => setWhole(!whole)}>
           {whole ? "Only the last frame" : "The whole traceback"}
@@ -209,26 +212,7 @@ function useArguments(of: ReviewCard): unknown {
   return args;
 }
 
-type Named = Record<string, unknown>;
-
-/** A stored list of arguments by the parameters' names. Those given by name are the last element, under "**". */
-function byName(args: unknown, names: string[]): Named {
-  const list = Array.isArray(args) ? (args as unknown[]) : [];
-  const last = list[list.length - 1] as { "**"?: Named } | null | undefined;
-  const named = last && typeof last === "object" && "**" in last ? last["**"]! : undefined;
-  const places = named ? list.slice(0, -1) : list;
-  return { ...Object.fromEntries(places.map((value, i) => [names[i] ?? String(i), value])), ...named };
-}
-
-/** The same back: by place up to the first that is left out, and by name after it. */
-function asList(values: Named, names: string[]): unknown[] {
-  const gap = names.findIndex((name) => values[name] === undefined);
-  const places = gap < 0 ? names : names.slice(0, gap);
-  const rest = Object.fromEntries(names.slice(places.length).filter((name) => values[name] !== undefined).map((name) => [name, values[name]]));
-  return [...places.map((name) => values[name]), ...(Object.keys(rest).length ? [{ "**": rest }] : [])];
-}
-
-function FailureForm({ of }: { of: ReviewCard }) {
+function FailureForm({ of, bare }: { of: ReviewCard; bare?: boolean }) {
   const stored = useArguments(of);
   const [draft, keep, forget] = useDraft<string>(`${of.job}.args`, "");
   const [reason, setReason] = useState("");
@@ -251,22 +235,23 @@ function FailureForm({ of }: { of: ReviewCard }) {
   const names = Object.keys(schema?.properties ?? {});
   const [typed, keepTyped, forgetTyped] = useDraft<Named | null>(`${of.job}.typed`, null);
   const values = typed ?? byName(stored, names);
+  const fields = schema ? placed(errors, schema) : {};
   const edited = async (args: unknown) => {
     if (replay && (await send(replay, { args, reason }))) (forget(), forgetTyped());
   };
   return (
     <section class="decide">
-      <h2>{of.error?.line || of.sentence}</h2>
-      <p class="muted">{[of.type, of.before, of.since_words].filter(Boolean).join(", ")}</p>
+      {bare && <h2>{of.error?.line || of.sentence}</h2>}
+      <p class="muted">{[of.type, of.before].filter(Boolean).join(", ")}</p>
       <Trace of={of} />
       {of.replay_words && <p class="plan">{of.replay_words}</p>}
-      {door === "edit" && schema && names.length > 0 && <Fields schema={schema} root={schema} value={values} set={(next) => keepTyped(next as Named)} errors={errors} />}
+      {door === "edit" && schema && names.length > 0 && <Fields schema={schema} root={schema} value={values} set={(next) => keepTyped(next as Named)} errors={fields} />}
       {door === "edit" && !names.length && <JsonArea label="Arguments" value={text} set={keep} bad={bad || Object.values(errors).join("; ")} />}
       {door === "result" && <JsonArea label="The result" value={result} set={setResult} bad={bad} />}
       {replay && mayDo(replay) ? (
         <>
           <Reason value={reason} set={setReason} />
-          <Problem text={Object.keys(errors).some((path) => names.includes(path.split(".")[0]!)) ? "" : whole} />
+          <Problem text={door === "edit" && names.length && Object.keys(fields).some(Boolean) ? "" : whole} />
           <div class="decide-acts">
             {door === "" && (
               <>
@@ -335,7 +320,7 @@ export function Decide({ questions, review, bare }: Pick<JobPage, "questions" | 
         <QuestionForm key={question.job + question.name} of={question} />
       ))}
       {review && doubts.map((doubt) => <Doors key={doubt.path} job={review.job} of={doubt} />)}
-      {review && !review.doubts.length && <FailureForm key={review.job} of={review} />}
+      {review && !review.doubts.length && <FailureForm key={review.job} of={review} bare={bare} />}
     </div>
   );
 }

@@ -18,7 +18,8 @@ const filterOf = (query: string): object | null => {
   return state || queue || type ? { ...(state && { state: [state] }), ...(queue && { queue }), ...(type && { type }) } : null;
 };
 
-export function Dock({ chosen, clear, filter }: { chosen: ReadonlySet<string>; clear: () => void; filter: string }) {
+export function Dock({ chosen, clear, filter, total }: { chosen: ReadonlySet<string>; clear: () => void; filter: string; total: number }) {
+  const [every, setEvery] = useState(false);
   const [plan, setPlan] = useState<{ what: What; where: object; preview: BulkPreview } | null>(null);
   const [walk, setWalk] = useState<BulkProgress | null>(null);
   const [reason, setReason] = useState("");
@@ -41,18 +42,23 @@ export function Dock({ chosen, clear, filter }: { chosen: ReadonlySet<string>; c
   }, [walk?.id, walk?.ended_at]);
   useEffect(() => {
     const hear = (event: Event) => {
-      const key = (event as CustomEvent<string>).detail;
-      if (chosen.size && key === "c" && may("act")) preview("cancel", these);
-      if (chosen.size && key === "r" && may("review")) preview("replay", these);
-      if (key === "Escape") {
-        setPlan(null);
-        clear();
-      }
+      if ((event as CustomEvent<string>).detail !== "Escape") return;
+      setPlan(null);
+      setEvery(false);
+      clear();
     };
     document.addEventListener("holdfast:key", hear);
     return () => document.removeEventListener("holdfast:key", hear);
   }, [chosen]);
-  if (!chosen.size && !plan && !walk) return null;
+  useEffect(() => setEvery(false), [filter]);
+  if (!chosen.size && !plan && !walk && !every)
+    return all && total > 0 ? (
+      <p class="note-line all-match">
+        <button type="button" class="link" onClick={() => setEvery(true)}>
+          Act on all that match
+        </button>
+      </p>
+    ) : null;
   return (
     <div class="dock" role="region" aria-label="Acts on many jobs" aria-live="polite">
       {walk ? (
@@ -88,13 +94,13 @@ export function Dock({ chosen, clear, filter }: { chosen: ReadonlySet<string>; c
         </>
       ) : (
         <>
-          <span>{`${chosen.size.toLocaleString("en")} chosen`}</span>
-          {may("review") && (
+          <span>{chosen.size ? `${chosen.size.toLocaleString("en")} chosen` : "All that match"}</span>
+          {chosen.size > 0 && may("review") && (
             <Button small keys="R" onClick={() => preview("replay", these)}>
               Replay
             </Button>
           )}
-          {may("act") && (
+          {chosen.size > 0 && may("act") && (
             <Button small keys="C" onClick={() => preview("cancel", these)}>
               Cancel
             </Button>
@@ -109,7 +115,7 @@ export function Dock({ chosen, clear, filter }: { chosen: ReadonlySet<string>; c
               Cancel all that match
             </Button>
           )}
-          <Button small onClick={clear}>
+          <Button small onClick={() => (setEvery(false), clear())}>
             Clear
           </Button>
         </>

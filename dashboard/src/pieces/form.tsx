@@ -1,7 +1,9 @@
 // A form from a JSON Schema: each field as the control that fits its type. The server checks; errors stand under fields.
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
+import { BASE } from "../router";
 import type { Schema } from "../views";
+import { blobPath, markOf } from "./preview";
 
 const SEGMENTS = 5;
 const LONG_TEXT = 120;
@@ -33,6 +35,27 @@ export function resolve(schema: Schema, root: Schema): { schema: Schema; optiona
   }
   return { schema, optional };
 }
+
+/** The errors where the form shows them: each at the innermost field of its path. What has no field is at "". */
+export function placed(errors: Record<string, string>, root: Schema): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const [path, words] of Object.entries(errors)) {
+    const steps = path.split(".");
+    let schema = root;
+    let deep = 0;
+    for (; deep < steps.length; deep++) {
+      const { schema: here } = resolve(schema, root);
+      const inner = isTextList(here, root) ? here.items : here.type === "object" ? here.properties?.[steps[deep]!] : undefined;
+      if (!inner) break;
+      schema = inner;
+    }
+    const rest = deep ? steps.slice(deep).join(".") : "";
+    found[steps.slice(0, deep).join(".")] = rest && !words.startsWith(`'${rest}'`) ? `${rest}: ${words}` : words;
+  }
+  return found;
+}
+
+const isTextList = (schema: Schema, root: Schema): boolean => schema.type === "array" && !!schema.items && ["string", "number", "integer", "boolean"].includes(String(resolve(schema.items, root).schema.type));
 
 const label = (name: string, schema: Schema): string => schema.title ?? name.replaceAll("_", " ").replace(/^./, (one) => one.toUpperCase());
 
@@ -70,16 +93,23 @@ function Frame({ id, label, required, hint, error, children }: { id: string; lab
   );
 }
 
+function imageOf(image: unknown): string {
+  const mark = markOf(image);
+  if (mark) return blobPath(mark, true);
+  return typeof image === "string" && image.startsWith("/api/v1/blobs/") ? `${BASE}${image}` : "";
+}
+
 function images(question: unknown, name: string, choices: unknown[]): Map<unknown, { image: string; label: string }> {
   const found = new Map<unknown, { image: string; label: string }>();
   if (!question || typeof question !== "object") return found;
   const lists = [...Object.values(question as Record<string, unknown>), question].filter(Array.isArray) as unknown[][];
   for (const list of lists)
     for (const one of list as Record<string, unknown>[]) {
-      if (!one || typeof one !== "object" || typeof one.image !== "string") continue;
-      const choice = choices.find((c) => c === one.value || c === one.id || c === one.name || c === one[name]);
       // Only our own blob route: a picture from elsewhere would tell its host who looks.
-      if (choice !== undefined && /^\/api\/v1\/blobs\//.test(one.image)) found.set(choice, { image: one.image, label: String(one.label ?? one.title ?? "") });
+      const image = imageOf(one?.image);
+      if (!image) continue;
+      const choice = choices.find((c) => c === one.value || c === one.id || c === one.name || c === one[name]);
+      if (choice !== undefined) found.set(choice, { image, label: String(one.label ?? one.title ?? "") });
     }
   return found;
 }
@@ -169,12 +199,19 @@ export function Field(props: FieldProps) {
   }
   if (schema.type === "object" && schema.properties)
     return (
-      <fieldset class="field group">
-        <legend>{props.label}</legend>
+      <fieldset class={`field group${error ? " bad" : ""}`}>
+        <legend>
+          {props.label} {!required && <small>(may be left out)</small>}
+        </legend>
         <Fields schema={schema} root={props.root} path={path} value={value} set={set} errors={errors} question={props.question} />
+        {error && (
+          <p class="error" role="alert">
+            {error}
+          </p>
+        )}
       </fieldset>
     );
-  if (schema.type === "array" && schema.items && ["string", "number", "integer", "boolean"].includes(String(resolve(schema.items, props.root).schema.type))) {
+  if (isTextList(schema, props.root)) {
     const list = Array.isArray(value) ? (value as unknown[]) : [];
     return (
       <fieldset class={`field group${error ? " bad" : ""}`}>

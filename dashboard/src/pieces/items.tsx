@@ -5,7 +5,7 @@ import { pathOf } from "../router";
 import { type ChildrenTab, type ItemCell, type ItemsTab, stateOf } from "../views";
 import { Card } from "./card";
 import { Glyph } from "./glyph";
-import { readable } from "./words";
+import { local, readable } from "./words";
 
 const STATES: Record<string, string> = { d: "done", r: "running", t: "retrying", f: "failed", "?": "doubt", ".": "todo" };
 const WORDS: Record<string, string> = { done: "done", running: "running", retrying: "trying again", todo: "to do", failed: "failed", doubt: "in doubt" };
@@ -19,7 +19,7 @@ function Cell({ cell, number, usual }: { cell: ItemCell; number: number; usual: 
     <button type="button" class={`cell ${cell.state}${cell.is_kept ? " kept" : ""}`} data-path={cell.path || undefined} disabled={!cell.path} aria-label={`${cell.name || number}: ${WORDS[cell.state]}, ${words}${kept}`}>
       {since !== null && <i style={{ height: `${usual ? Math.min(96, (100 * since) / usual) : UNKNOWN_FILL}%` }} />}
       <b>{number}</b>
-      <span>{words}</span>
+      <span title={cell.words || undefined}>{words}</span>
     </button>
   );
 }
@@ -53,7 +53,7 @@ function Children({ tab }: { tab: ChildrenTab }) {
             <Glyph state={stateOf(one.state)} named />
             <span class="two-lines">
               <b>{one.name}</b>
-              <span>{one.where}</span>
+              <span>{local(one.doing)}</span>
             </span>
           </a>
         </li>

@@ -21,10 +21,11 @@ export function StepPanel({ view, path, close }: { view: JobPage; path: string; 
     return () => void (current = false);
   }, [view.job.id, path]);
   const step = found?.step;
+  const name = step?.name || view.items.flatMap((one) => one.cells).find((one) => one.path === path)?.name || path;
   return (
-    <div class="panel" role="dialog" aria-label={`Step ${path}`} tabIndex={-1} ref={box} onKeyDown={(event) => event.key === "Escape" && (event.stopPropagation(), close())}>
+    <div class="panel" role="dialog" aria-label={`Step ${name}`} tabIndex={-1} ref={box} onKeyDown={(event) => event.key === "Escape" && (event.stopPropagation(), close())}>
       <header>
-        <h2>{step?.name || path}</h2>
+        <h2>{name}</h2>
         <button type="button" class="btn square" aria-label="Close" onClick={close}>
           <Icon name="close" />
         </button>

@@ -5,7 +5,7 @@ import { type JobPage, stateOf, type StoryEntry, type StoryPage } from "../views
 import { say } from "./acts";
 import { Card } from "./card";
 import { Glyph } from "./glyph";
-import { Time } from "./words";
+import { local, Time } from "./words";
 
 function Entry({ one }: { one: StoryEntry }) {
   const isEnd = one.version === 0;
@@ -13,9 +13,9 @@ function Entry({ one }: { one: StoryEntry }) {
     <li class={isEnd ? "soft" : undefined}>
       <span class="mark">{isEnd ? <i /> : <Glyph state={one.loss ? "review" : stateOf(one.after)} size={15} />}</span>
       <h3>
-        {one.sentence} <Time at={one.at} />
+        {local(one.sentence)} <Time at={one.at} />
       </h3>
-      {one.notes?.map((note) => <p key={note}>{note}</p>)}
+      {one.notes?.map((note) => <p key={note}>{local(note)}</p>)}
       {one.loss && (
         <dl>
           {one.loss.why && <Pair name="Why" text={one.loss.why} />}

@@ -3,14 +3,14 @@ import { type JobLine, partOf, type StageBar, type State, stateOf } from "../vie
 import { Glyph } from "./glyph";
 import { readable } from "./words";
 
-export function Strip({ stages, state }: { stages: StageBar[]; state: State }) {
+export function Strip({ stages, state, open }: { stages: StageBar[]; state: State; open: (path: string) => void }) {
   if (!stages.length) return null;
   return (
     <ol class="strip" aria-label="Stages">
       {stages.map((one) => {
         const part = partOf(one) ?? 0;
         return (
-          <li key={one.name} class={one.place} aria-current={one.place === "current" ? "step" : undefined}>
+          <li key={one.name} class={one.place === "current" ? `current is-${state}` : one.place} aria-current={one.place === "current" ? "step" : undefined}>
             <div class={`bar is-${one.place === "passed" ? "completed" : state}`}>
               <i style={{ width: `${one.place === "passed" ? 100 : one.place === "current" ? Math.max(3, 100 * part) : 0}%` }} />
             </div>
@@ -18,7 +18,13 @@ export function Strip({ stages, state }: { stages: StageBar[]; state: State }) {
               <b>
                 {one.place === "passed" && <Glyph state="completed" size={13} />}
                 {one.place === "current" && <Glyph state={state} part={part} size={13} />}
-                <span title={one.name}>{readable(one.name)}</span>
+                {one.path ? (
+                  <button type="button" class="link" data-path={one.path} title={`Open ${one.name}`} onClick={() => open(one.path!)}>
+                    {readable(one.name)}
+                  </button>
+                ) : (
+                  <span title={one.name}>{readable(one.name)}</span>
+                )}
               </b>
               <small>{one.words}</small>
             </div>

@@ -4,12 +4,17 @@ import { get } from "../api";
 import { clock, now, short, span } from "../clock";
 import type { JobPage, Timeline } from "../views";
 import { Button, Card } from "./card";
+import { placeLabels, spread, widthOf } from "./labels";
 import { readable } from "./words";
 import { NOTCH, scaleOf, ticksOf } from "./scale";
 
 const LANE = 9;
 const GAP = 10;
-const BAND = 44;
+const BAND = 54;
+const LABEL_ROWS = 2;
+const LABEL_TOP = 31;
+const LABEL_HEIGHT = 13;
+const BAND_PAD = 6;
 const AXIS = 22;
 const END_ROOM = 34;
 const AGAIN_MS = 900;
@@ -96,12 +101,25 @@ function Plot({ line, view, open }: { line: Timeline; view: JobPage; open: (path
   const lanesIn = new Map(line.rows.map((one) => [one.stage, one.lanes]));
   const barEnd = (bar: Timeline["bars"][number]) => (bar.state === "running" && !isOver ? end : bar.end);
   const clockOf = (at: number) => clock(start + at, to - from < 240_000);
-
-  useEffect(() => {
-    const fit = (event: Event) => (event as CustomEvent<string>).detail === "f" && setZoom(null);
-    document.addEventListener("holdfast:key", fit);
-    return () => document.removeEventListener("holdfast:key", fit);
-  }, []);
+  const inFold = (at: number) => scale.folds.some((one) => one.from < at && at < one.to);
+  const ticks = spread(
+    ticksOf(start + from, start + to, narrow ? 3 : 7)
+      .map((at) => at - start)
+      .filter((at) => !inFold(at))
+      .map((at) => ({ of: at, x: X(at), words: clockOf(at) })),
+    width,
+  );
+  const labels = placeLabels(
+    [
+      ...(!isOver && !zoom ? [{ words: "now", x: X(end), kind: "now" }] : []),
+      ...losses.filter((one) => seen(one.at, one.end ?? end)).map((one) => ({ words: one.words, x: X(one.at), kind: "loss" })),
+      ...scale.folds.map((one) => ({ words: one.words, x: left + one.x + NOTCH / 2, kind: "fold" })),
+    ],
+    LABEL_ROWS,
+    width,
+  );
+  /** As much of a worker's name as its band has room for. */
+  const bandWords = (worker: string, epoch: number, room: number) => [`${worker}, epoch ${epoch}`, worker, `${epoch}`].find((words) => widthOf(words) <= room - 2 * BAND_PAD) ?? "";
 
   const place = (event: PointerEvent) => event.clientX - (event.currentTarget as Element).getBoundingClientRect().left - left;
   const lift = () => {
@@ -154,11 +172,11 @@ function Plot({ line, view, open }: { line: Timeline; view: JobPage; open: (path
                 <rect width="3" height="6" class="cut-line" />
               </pattern>
             </defs>
-            {ticksOf(start + from, start + to, narrow ? 3 : 7).map((at) => (
-              <g key={at} class="tick">
-                <line x1={X(at - start)} x2={X(at - start)} y1={BAND - 6} y2={tall} />
-                <text x={X(at - start)} y={tall + 15} text-anchor={X(at - start) < left + 24 ? "start" : X(at - start) > width - 24 ? "end" : "middle"}>
-                  {clockOf(at - start)}
+            {ticks.map((one) => (
+              <g key={one.of} class="tick">
+                <line x1={one.x} x2={one.x} y1={BAND - 6} y2={tall} />
+                <text x={one.left} y={tall + 15}>
+                  {one.words}
                 </text>
               </g>
             ))}
@@ -173,18 +191,16 @@ function Plot({ line, view, open }: { line: Timeline; view: JobPage; open: (path
                 <g key={one.epoch}>
                   <title>{`${one.worker}, epoch ${one.epoch}${one.how ? `: ${one.how}` : ""}`}</title>
                   <rect class={`band${one.how === "lost" ? " lost" : ""}`} x={a} y={4} width={Math.max(2, b - a)} height={15} />
-                  <svg class="clip" x={a} y={4} width={Math.max(2, b - a)} height={16}>
-                    <text x={6} y={11.5}>{`${one.worker}, epoch ${one.epoch}`}</text>
-                  </svg>
+                  <text x={a + BAND_PAD} y={15.5}>
+                    {bandWords(one.worker, one.epoch, b - a)}
+                  </text>
                 </g>
               );
             })}
             {scale.folds.map((one) => (
               <g key={one.from} class="fold">
-                <path d={`M${left + one.x} ${BAND - 16}h${NOTCH}v${tall - BAND + 16}h-${NOTCH}z`} />
-                <text x={left + one.x + (one.x < 70 ? 0 : NOTCH / 2)} y={BAND - 5} text-anchor={one.x < 70 ? "start" : "middle"}>
-                  {one.words}
-                </text>
+                <title>{one.words}</title>
+                <path d={`M${left + one.x} ${BAND - 6}h${NOTCH}v${tall - BAND + 6}h-${NOTCH}z`} />
               </g>
             ))}
             {[...row.values()].map((one) => (
@@ -214,24 +230,22 @@ function Plot({ line, view, open }: { line: Timeline; view: JobPage; open: (path
                 </rect>
               );
             })}
-            {losses.filter((one) => seen(one.at, one.end ?? end)).map((one) => {
-              const x = X(one.at);
-              const flip = x > width - 240;
-              return (
-                <g key={one.at} class="loss">
-                  <line x1={x} x2={x} y1={2} y2={tall} />
-                  <text x={flip ? x - 5 : x + 5} y={32} text-anchor={flip ? "end" : "start"}>
-                    {one.words}
-                  </text>
-                </g>
-              );
-            })}
+            {labels.map((one) => (
+              <g key={`${one.kind} ${one.x}`} class={one.kind}>
+                <text x={one.left} y={LABEL_TOP + one.row * LABEL_HEIGHT}>
+                  {one.words}
+                </text>
+              </g>
+            ))}
+            {losses.filter((one) => seen(one.at, one.end ?? end)).map((one) => (
+              <g key={one.at} class="loss">
+                <title>{one.words}</title>
+                <line x1={X(one.at)} x2={X(one.at)} y1={2} y2={tall} />
+              </g>
+            ))}
             {!isOver && !zoom && (
               <g class="now">
                 <line x1={X(end)} x2={X(end)} y1={2} y2={tall} />
-                <text x={X(end) + 5} y={32}>
-                  now
-                </text>
               </g>
             )}
             {drag && <rect class="brush" x={left + Math.min(...drag)} width={Math.abs(drag[1] - drag[0])} y={BAND - 6} height={tall - BAND + 6} />}

@@ -8,7 +8,8 @@ const N = String.raw`\d{1,3}(?:,\d{3})*`;
 const MARKS = new RegExp(`((?<!stage )\\b${N} of ${N}|\\b${N} jobs? runs?\\b)|(\\b${N} needs? you|[Nn]eeds a person|\\b${N} workers? (?:was|were) lost|\\S+ was lost)|([Aa]bout [^,.;]+)`, "g");
 
 /** Colour a sentence. Its words stay as the server wrote them. */
-export function Sentence({ text, state = "active" }: { text: string; state?: State }) {
+export function Sentence({ text: said, state = "active" }: { text: string; state?: State }) {
+  const text = local(said);
   const parts = [];
   let at = 0;
   for (const found of text.matchAll(MARKS)) {
@@ -26,6 +27,17 @@ export function Sentence({ text, state = "active" }: { text: string; state?: Sta
   parts.push(text.slice(at));
   return <>{parts}</>;
 }
+
+const UTC = /(?:(\d{4}-\d\d-\d\d) )?\b(\d\d:\d\d)(:\d\d)? UTC/g;
+
+/** The server's words have their times in UTC; a page shows all of its times in one zone, the browser's. */
+export const local = (text: string): string =>
+  text.replace(UTC, (whole, day: string | undefined, time: string, seconds: string | undefined) => {
+    const at = Date.parse(`${day ?? new Date(now.peek()).toISOString().slice(0, 10)}T${time}${seconds ?? ":00"}Z`);
+    return Number.isNaN(at) ? whole : clock(at, !!seconds);
+  });
+
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export function Time({ at, seconds = true }: { at: string; seconds?: boolean }) {
   return (

@@ -154,8 +154,15 @@ class Blobs:
 
     def has(self, reference: Reference) -> bool:
         """Whether a blob is there, or in the trash."""
+        return self.size(reference) is not None
+
+    def size(self, reference: Reference) -> int | None:
+        """How many bytes a blob has that is there, or in the trash; None if it is in neither."""
+        if self.store is None:
+            return None
         with self._guarded():
-            return self.store is not None and any(self.store.has(key) for key in self._keys_of(reference))
+            found = (self.store.size(key) for key in self._keys_of(reference))
+            return next((size for size in found if size is not None), None)
 
     def save_now(self, reference: Reference, path: Path) -> None:
         """Like `save`, in this thread."""

@@ -451,7 +451,8 @@ class Running(Struct, frozen=True, omit_defaults=True):
 
     `made` is how many of `done` were finished since `since`; the others came from records. `waited_ms` is how long the
     job did nothing but wait for limits, which its timeout doesn't count. `items` are the steps that run, the oldest
-    first, up to ITEMS_LISTED.
+    first, up to ITEMS_LISTED. `earlier` is how many steps of the stage earlier leases recorded, and `earlier_ms` how
+    long they worked on it.
     """
 
     job: str
@@ -469,6 +470,8 @@ class Running(Struct, frozen=True, omit_defaults=True):
     waited_ms: int = 0
     spending: Spending | None = None
     items: tuple[RunningItem, ...] = ()
+    earlier: int = 0
+    earlier_ms: int = 0
 
 
 TYPES_LISTED = 500

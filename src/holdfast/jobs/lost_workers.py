@@ -30,6 +30,9 @@ EXCUSED = "excused"
 CUT = "cut"
 """The key in a loss's note for the steps that it cut off, each with the milliseconds for which it had run."""
 
+SILENT_FOR = "silent_ms"
+"""The key in a loss's note for how long the worker had been silent when its loss was noticed."""
+
 HANDED_OVER = "steps"
 """The key in a release's note for the number of recorded steps. Only a job that had started has it."""
 
@@ -70,13 +73,14 @@ def decide_loss(
     running: Running | None = None,
     recovery: bool = True,
     silent: bool = False,
+    silent_ms: int | None = None,
     drops: Collection[str] = (),
 ) -> Change:
     """Take a job from a lost worker: back to the queue, or to review. The note says which steps survived.
 
     `running` is the worker's last report about the job. `recovery=False` if the store was unreachable meanwhile, which
-    is no worker's fault. `silent` if nobody saw the worker die and only its heartbeats stopped. `drops` are effects
-    whose intent was written and that never started.
+    is no worker's fault. `silent` if nobody saw the worker die and only its heartbeats stopped, `silent_ms` how long
+    ago the last of them was. `drops` are effects whose intent was written and that never started.
     """
     progressed = has_progressed(past)
     done = sum(step.state is StepState.DONE for step in past.steps)
@@ -86,6 +90,8 @@ def decide_loss(
         note["stage"] = running.stage
     if running is not None and (cut := _cut_by_loss(running, past, now)):
         note[CUT] = cut
+    if silent_ms is not None:
+        note[SILENT_FOR] = silent_ms
     if not recovery:
         note[EXCUSED] = "the store was unreachable, so this doesn't count as a recovery"
     elif silent and job.recoveries and not progressed:  # the first time, it may have been the machine

@@ -19,7 +19,7 @@ async def spending_of(jobs: Jobs, page: Sequence[Job]) -> dict[str, Spending]:
     """
     known = await jobs.engine.steps_under_each([job.id for job in page if job.epoch], SPENDING_PATH)
     found = {record.job: spending_in(record) for record in known if record.path == SPENDING_PATH}
-    leases = {job.lease for job in page if job.state is State.ACTIVE}
+    leases = {(job.id, job.epoch) for job in page if job.state is State.ACTIVE}
     for worker in await jobs.workers() if leases else ():
         for one in worker.running:
             if one.spending is not None and (one.job, one.epoch) in leases:

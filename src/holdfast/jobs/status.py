@@ -81,6 +81,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How many items of a stopped job's stage failed. `done` doesn't count them."""
     spending: Spending = Spending()
     """What it has spent, in millionths: see `spent`, `wasted` and `saved`."""
+    earlier: int = 0
+    earlier_ms: int = 0
+    """How many steps of the stage earlier attempts recorded, and how long they worked on it."""
 
     @property
     def spent(self) -> dict[str, float]:
@@ -99,10 +102,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining_ms(self) -> int | None:
-        """An estimate of the time left in this stage, from the average time per item in this attempt."""
-        if self.trouble or not self.made or self.done is None or self.total is None or self.stage_ms is None:
+        """An estimate of the time left in this stage, from the average time per item in this attempt.
+
+        As long as this attempt has made none, the items that earlier attempts recorded count.
+        """
+        made, worked_ms = (self.made, self.stage_ms) if self.made else (self.earlier, self.earlier_ms)
+        if self.trouble or not made or self.done is None or self.total is None or self.stage_ms is None:
             return None
-        return round(self.stage_ms / self.made * max(0, self.total - self.done))
+        return round((worked_ms or 0) / made * max(0, self.total - self.done))
 
     def progress(self) -> tuple[object, ...]:
         """Return the values that change when the job makes progress."""
@@ -203,6 +210,8 @@ def status_of(
         done=done if done is not None else (steps.done or None),
         total=total,
         made=running.made if running is not None else 0,
+        earlier=running.earlier if running is not None else 0,
+        earlier_ms=running.earlier_ms if running is not None else 0,
         text=running.text if running is not None else "",
         attempt=job.attempt,
         recoveries=job.recoveries,
@@ -278,6 +287,12 @@ def stage_words(one: Status) -> str:
     return f"{clean(one.stage)}{place}" if one.stage else ""
 
 
+def doing_words(one: Status) -> str:
+    """Say what an active job does: "draw, stage 3 of 7, 11 of 30, for 12 min", without time left, money and waits."""
+    parts = (stage_words(one) or "running", count_of_done(one), one_line(one.text, TEXT_SHOWN), _elapsed_words(one))
+    return ", ".join(part for part in parts if part)
+
+
 def progress_words(one: Status) -> list[str]:
     """Say how far a job is: "11 of 30", its own words, "about 21 min left", and whether it is stalled."""
     parts = [count_of_done(one), one_line(one.text, TEXT_SHOWN), remaining_words(one) or _elapsed_words(one)]
@@ -297,16 +312,22 @@ def remaining_words(one: Status) -> str:
 
 
 def _elapsed_words(one: Status) -> str:
-    """Say for how long the stage has been running, if that is a moment or longer."""
-    return f"for {span(one.stage_ms)}" if one.stage_ms is not None and one.stage_ms >= MOMENT_MS else ""
+    """Say for how long the stage has been running, with what earlier attempts worked on it."""
+    worked_ms = 0 if one.stage_ms is None else one.stage_ms + one.earlier_ms
+    return f"for {span(worked_ms)}" if worked_ms >= MOMENT_MS else ""
+
+
+def total_words(spending: Spending) -> str:
+    """Say what a job has spent, without the verb: "$1.84", "at least $1.84". Empty if it has spent nothing."""
+    spent = in_currencies(total_of(spending))
+    return f"at least {spent}" if spent and spending.is_least else spent
 
 
 def spent_words(one: Status) -> str:
     """Say what a job has spent: "$1.84 spent, $0.20 of it wasted, $3.10 saved". Empty if it has spent nothing."""
     spending = one.spending
-    spent, wasted, saved = (in_currencies(part) for part in (total_of(spending), spending.wasted, spending.saved))
-    least = "at least " if spending.is_least else ""
-    parts = [f"{least}{spent} spent" if spent else "", f"{wasted} of it wasted" if wasted else ""]
+    spent, wasted, saved = total_words(spending), in_currencies(spending.wasted), in_currencies(spending.saved)
+    parts = [f"{spent} spent" if spent else "", f"{wasted} of it wasted" if wasted else ""]
     return ", ".join(part for part in (*parts, f"{saved} saved" if saved else "") if part)
 
 

@@ -89,10 +89,13 @@ class Server(Site):
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            await self.open()
+            jobs = await self.open()
         except HoldfastError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
+        for family in self.table.families:
+            if family.begin is not None:
+                family.begin(self, jobs)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self.stopping.set()

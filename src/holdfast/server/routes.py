@@ -10,15 +10,18 @@ from typing import NamedTuple
 from msgspec import Struct
 from starlette.responses import Response
 
+from holdfast.jobs.service import Jobs
 from holdfast.jobs.tokens import SCOPES
 from holdfast.server.auth import ANY, OPEN
 from holdfast.server.call import Call
 from holdfast.server.problems import Problem
+from holdfast.server.site import Site
 
 __all__ = ["ANY", "BODY_BYTES", "OPEN", "Family", "Handler", "Route", "Show", "Table"]
 
 Handler = Callable[[Call], Awaitable[Response]]
 Show = Callable[[Problem, Call], Response]
+Begin = Callable[[Site, Jobs], None]
 
 BODY_BYTES = 2 << 20
 """The largest body of a route that takes one job or one small thing. Arguments are at most half of this."""
@@ -45,11 +48,12 @@ class Route(Struct, frozen=True):
 
 
 class Family(Struct, frozen=True):
-    """The routes below one prefix, and how an error looks there (None: problem details)."""
+    """The routes below one prefix, how an error looks there (None: problem details), what begins with the server."""
 
     prefix: str
     routes: tuple[Route, ...]
     show: Show | None = None
+    begin: Begin | None = None
 
 
 class Found(NamedTuple):

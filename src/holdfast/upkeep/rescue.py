@@ -267,6 +267,7 @@ class Rescue:
             running=running_of(presence, job),
             recovery=presence is None or not presence.store_away,
             silent=presence is not None and not presence.gone,
+            silent_ms=None if presence is None else max(0, now - presence.beat_at),
         )
         is_rescued = await self._commit(change)
         error = change.job.error if change.event is Event.ABANDON else None

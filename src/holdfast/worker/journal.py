@@ -85,6 +85,7 @@ class Journal:
                 self.records.steps[step.path] = step
                 self.calls.expect(step)
                 self.effects.load(step)
+        self._progress.load_steps(self.records.steps.values())
 
     def take_places_record(self) -> tuple[Step, ...]:
         """Return the record of the order of calls, if it has changed. It is written at the end of the attempt."""

@@ -49,6 +49,8 @@ class Progress:
         self._since: dict[str, Time] = {}
         self._counts: dict[str, tuple[int, int | None]] = {}
         self._recorded: dict[str, int] = defaultdict(int)
+        self._earlier: dict[str, tuple[int, int]] = {}
+        """How many outermost steps earlier leases recorded, and for how many milliseconds they worked on them."""
         self._reported: tuple[str, int | None, int | None, str] | None = None
         self._first_report: tuple[str, int] = ("", 0)
         self._retrying: dict[str, Retrying] = {}
@@ -62,6 +64,17 @@ class Progress:
         self._lock = threading.Lock()
 
     # What happens.
+
+    def load_steps(self, steps: Iterable[Step]) -> None:
+        """Take what earlier leases recorded of each stage. The time between two leases doesn't count."""
+        leases: dict[tuple[str, int], list[Step]] = defaultdict(list)
+        for one in steps:
+            if "/" not in one.path and one.finished_at is not None:
+                leases[one.name, one.epoch].append(one)
+        for (name, _), ended in leases.items():
+            count, worked_ms = self._earlier.get(name, (0, 0))
+            took = max(one.finished_at or 0 for one in ended) - min(one.started_at for one in ended)
+            self._earlier[name] = count + len(ended), worked_ms + max(0, took)
 
     def begin_step(self, path: str, spec: StepSpec, now: Time) -> None:
         """Note that a step starts. The stage is the outermost running step; of several, the one that started first."""
@@ -234,12 +247,13 @@ class Progress:
                 limited = replace(limited, steps=len(self._limited))
         done, total = self._counts.get(stage, (None, None))
         made, text = self._recorded.get(stage, 0), ""
+        earlier, earlier_ms = self._earlier.get(stage, (0, 0))
         reported = self._reported
         if reported is not None and reported[0] == stage:  # a report from an earlier stage no longer applies
             text = reported[3]
             if reported[1] is not None:
                 done, total = reported[1], reported[2]
-                made = done - self._first_report[1]
+                made, earlier = done - self._first_report[1], 0
         return Running(
             job=self._held.job.id,
             epoch=self._held.job.epoch,
@@ -256,6 +270,8 @@ class Progress:
             waited_ms=self._held.waited_ms(),
             spending=None if self.ledger is None else self.ledger.describe(),
             items=items,
+            earlier=earlier,
+            earlier_ms=earlier_ms,
         )
 
     def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:

@@ -75,6 +75,30 @@ async def test_a_view_says_when_the_store_is_away_and_comes_back():
         await stream.aclose()
 
 
+async def test_a_view_that_does_not_change_beats_as_long_as_it_is_read(monkeypatch):
+    monkeypatch.setattr("holdfast.server.api.watch.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.watch.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.server.api.watch.SEND_SECONDS", 0.05)
+    async with served(make_app()) as (server, _):
+        jobs, watch, hangs = await server.open(), server.part(Watch), asyncio.Event()
+
+        async def load():
+            if hangs.is_set():
+                await asyncio.sleep(60)
+            return await watch.navigation(jobs), [], False
+
+        stream = await a_view(server, load=load)
+        assert [name for name, _, _ in await take(stream, 3)] == ["view", "beat", "beat"]
+        hangs.set()
+        rest = asyncio.ensure_future(take(stream, 3))
+        await asyncio.wait([rest], timeout=1)
+
+        assert not rest.done(), "a reader that hangs does not beat"
+        rest.cancel()
+        await asyncio.gather(rest, return_exceptions=True)
+        await stream.aclose()
+
+
 async def test_a_job_is_followed_from_any_version_without_gap_or_repeat():
     app = make_app()
     async with served(app) as (server, client), app.worker():
@@ -116,7 +140,13 @@ async def test_a_follower_far_behind_reads_the_store_itself(monkeypatch):
 
 async def test_a_wrong_stream_is_refused():
     async with served(make_app()) as (_, client):
-        for query, words in (({"view": "jobz"}, "view"), ({"view": "job"}, "needs id"), ({}, "view")):
+        for query, words in (
+            ({"view": "jobz"}, "view"),
+            ({"view": "job"}, "needs id"),
+            ({}, "view"),
+            ({"view": "jobs", "queue": "Not one"}, "queue"),
+            ({"view": "jobs", "type": "no/type"}, "type"),
+        ):
             answer = await client.get("/api/v1/stream", params=query)
             assert answer.status_code == 400
             assert words in answer.json()["detail"]

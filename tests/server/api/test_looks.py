@@ -1,7 +1,10 @@
 """Pages over HTTP: an overview, a search, one job."""
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.core.model import Presence, Running, RunningItem
+from holdfast.jobs.lost_workers import decide_loss, read_past
 from tests.server.api.film import make_app, served, settled
 
 
@@ -64,6 +67,75 @@ async def test_a_search_starts_at_a_time():
         assert (await client.look("/jobs", at="2020-01-01T00:00:00Z"))["jobs"] == []
         oldest = await client.look("/jobs", at="2020-01-01T00:00:00Z", order="oldest")
         assert [job["id"] for job in oldest["jobs"]] == [id]
+
+
+async def test_counts_by_state_are_given_only_where_they_are_true():
+    app = make_app()
+    async with served(app) as (_, client):
+        await client.submit("film", [{"title": "x"}], key="k")
+        await client.submit("broken", [1], queue="video")
+
+        async def counted(**query):
+            return {one["state"]: one["jobs"] for one in (await client.look("/jobs", **query))["states"] if one["jobs"]}
+
+        assert await counted() == {"available": 2}
+        assert await counted(queue="video", state="review") == {"available": 1}
+        assert await counted(type="film") == await counted(key="k") == await counted(id="00000000") == {}
+
+
+async def test_a_lost_worker_stays_visible_with_what_it_lost():
+    app = make_app()
+    async with served(app) as (_, client):
+        jobs, id = await app.open(), await client.submit("film", [{"title": "x"}])
+        engine = jobs.engine
+        [job] = await engine.claim("w-lost", ["default"], 1)
+        running = Running(id, job.epoch, stage="paint", items=(RunningItem("paint#x", await engine.now()),))
+        await engine.beat(Presence("w-lost", queues=("default",), slots=2, running=(running,)))
+        assert [one["state"] for one in (await client.look("/workers"))["workers"]] == ["alive"]
+        past = await read_past(engine, id)
+        await engine.commit([decide_loss(job, past, await engine.now(), by="w-2", why="it died", running=running)])
+        await engine.beat(Presence("w-lost", leaving=True))
+        workers, overview = await client.look("/workers"), await client.look("/overview")
+        worker = await client.look("/workers/w-lost")
+        signed_off = Presence("w-ends", queues=("default",))
+        await engine.beat(signed_off)
+        await client.look("/workers")
+        await engine.beat(replace(signed_off, leaving=True))
+        later = await client.look("/workers")
+
+    [line] = workers["workers"]
+    assert (line["id"], line["state"], [one["job"] for one in line["running"]]) == ("w-lost", "gone", [id])
+    assert line["sentence"].endswith("UTC, with 1 job.")
+    assert workers["sentence"].endswith("1 lost in the last hour.")
+    assert [(one["id"], one["state"]) for one in overview["workers"]] == [("w-lost", "gone")]
+    assert sum(overview["finished"]["lost"]) == 1
+    assert [one["id"] for one in worker["jobs"]] == [id]
+    assert [one["id"] for one in later["workers"]] == ["w-lost"], "one that signed off was not lost"
+
+
+async def test_holdfasts_own_worker_and_queue_are_left_out():
+    app = make_app()
+    async with served(app) as (_, client):
+        engine = (await app.open()).engine
+        await engine.beat(Presence("s-own", queues=("holdfast.own",), slots=8))
+        await engine.beat(Presence("w-1", queues=("default",), slots=2))
+        pages = [await client.look(path) for path in ("/overview", "/workers")]
+        queues, frame = await client.look("/queues"), await client.look("/navigation")
+
+    assert [[one["id"] for one in page["workers"]] for page in pages] == [["w-1"], ["w-1"]]
+    assert all("0 of 2 slots" in page["sentence"] for page in pages)
+    assert [one["bar"]["name"] for one in queues["queues"]] == ["default"]
+    assert frame["workers"] == 1
+
+
+async def test_attempts_are_counted_as_they_were():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        id = await client.submit("broken", [1])
+        assert await settled(app, id) == "review"
+        facts = {one["name"]: one["words"] for one in (await client.look(f"/jobs/{id}"))["facts"]}
+
+    assert facts["Attempts"] == "1 failed"
 
 
 @pytest.mark.parametrize(

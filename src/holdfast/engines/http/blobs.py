@@ -34,10 +34,10 @@ class HttpBlobs(BlobStore):
         except BlobGone:
             raise NoObject(key) from None
 
-    def has(self, key: str) -> bool:
+    def size(self, key: str) -> int | None:
         """See BlobStore. Who may only submit isn't told, and uploads it again."""
         with self._wire.call("HEAD", _path(key)) as answer:
-            return answer.status == 200
+            return int(answer.headers["Content-Length"]) if answer.status == 200 else None
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """See BlobStore. A server lists none."""

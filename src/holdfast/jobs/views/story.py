@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from holdfast.core.model import SIGNAL, Entry, Event, State, Time
 from holdfast.core.outcome import DOUBT_ADVICE
+from holdfast.jobs.lost_workers import SILENT_FOR
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.text import OUR_ERRORS, ago, one_line, span
 
@@ -58,7 +59,7 @@ def describe_entry(entry: Entry, now: Time) -> StoryLine:
         who = f" by {who}" if entry.event in DONE_BY else f" ({who})"
     return StoryLine(
         clock=text[11:19] if text[:10] == today[:10] else f"{text[:10]} {text[11:19]}",
-        words=WORDS.get(entry.event, entry.event),
+        words="sleeps" if entry.event == Event.REST and "waits" in entry.note else WORDS.get(entry.event, entry.event),
         who=who + (f", epoch {entry.epoch}" if entry.event == Event.CLAIM else ""),
         ago=ago(entry.at, now),
         notes=tuple(_note_words(name, value) for name, value in _notes(entry)),
@@ -74,7 +75,7 @@ def _notes(entry: Entry) -> list[tuple[str, object]]:
         if name != "error" or not in_doubt
         else (name, str(value).partition(DOUBT_ADVICE)[0])
         for name, value in entry.note.items()
-        if name != TRACEBACK
+        if name not in (TRACEBACK, SILENT_FOR)
     ]
 
 

@@ -53,15 +53,17 @@ class Uploads:
 
 
 async def read_blob(ask: Ask) -> Response:
-    """Stream a blob. With HEAD, only say whether it is there."""
+    """Stream a blob. With HEAD, only say whether it is there, and its size."""
     reference = Reference(_sha256(ask), 0)
     media = ask.query.media or ""
     is_shown = SHOWN.fullmatch(media) is not None
     headers = {"Content-Disposition": "inline" if is_shown else f'attachment; filename="{reference.sha256}"'}
     if ask.call.method == "HEAD":
         blobs = await ask.jobs.engine.blobs.ready()
-        if not await threads.run(blobs.has, reference):
+        size = await threads.run(blobs.size, reference)
+        if size is None:
             raise NotFound(f"there is no blob {reference.sha256}")
+        headers["Content-Length"] = str(size)
         return Response(headers=headers, media_type=media if is_shown else BINARY)
     chunks = stream(ask.jobs.engine, reference)
     first = await anext(chunks, b"")

@@ -4,6 +4,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from holdfast.core.errors import Invalid
+from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import State, Where
 from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.jobs.ids import find_id
@@ -12,7 +13,6 @@ from holdfast.jobs.views.pages.place_pages import (
     view_limits_page,
     view_queues_page,
     view_schedules_page,
-    view_workers_page,
 )
 from holdfast.jobs.views.pages.review_page import view_review_page
 from holdfast.jobs.views.pages.search import Search, view_jobs_page
@@ -34,6 +34,10 @@ async def stream(ask: Ask) -> Response:
     query: StreamQuery = ask.query
     if query.view == "job" and query.id is None:
         raise Invalid("view=job needs id; send ?view=job&id=ID")
+    if query.queue is not None:
+        check_queue(query.queue)
+    if query.type is not None:
+        check_type(query.type)
     id = "" if query.id is None else await find_id(ask.jobs, query.id)
     if id:
         await ask.jobs.get(id)
@@ -68,7 +72,7 @@ async def _page(watch: Watch, jobs: Jobs, query: StreamQuery) -> Struct:
         case "queues":
             return await view_queues_page(jobs)
         case "workers":
-            return await view_workers_page(jobs)
+            return await watch.workers(jobs)
         case "schedules":
             return await view_schedules_page(jobs)
         case "limits":
@@ -91,8 +95,8 @@ async def job_events(ask: Ask) -> Response:
 
 LIVE = (
     Operation("GET", "/stream", "stream_view", "Watch a view: event `view` has the whole state, whenever it changed; "
-              "`trouble` says why it can't be read now, `gone` that the job is no longer stored", "read", None, stream,
-              query=StreamQuery, media=EVENTS, is_stream=True),
+              "`trouble` says why it can't be read now, `gone` that the job is no longer stored, `beat` that nothing "
+              "changed", "read", None, stream, query=StreamQuery, media=EVENTS, is_stream=True),
     Operation("GET", "/jobs/{id}/events", "stream_job", "Follow a job: event `entry` has one entry of its history, "
               "with its version as id; `progress` has its status; `end` is the last one", "read", JobEvent, job_events,
               media=EVENTS, is_stream=True, headers={"Last-Event-ID": "continue after the event with this id"}),

@@ -28,8 +28,6 @@ from holdfast.jobs.views.pages.place_pages import (
     view_limits_page,
     view_queues_page,
     view_schedules_page,
-    view_worker,
-    view_workers_page,
 )
 from holdfast.jobs.views.pages.places import (
     BudgetsPage,
@@ -195,12 +193,12 @@ async def queues(ask: Ask) -> QueuesPage:
 
 async def workers(ask: Ask) -> WorkersPage:
     """Read all workers."""
-    return await view_workers_page(ask.jobs)
+    return await ask.call.server.part(Watch).workers(ask.jobs)
 
 
 async def worker(ask: Ask) -> WorkerPage:
     """Read one worker."""
-    return await view_worker(ask.jobs, ask.param("name"))
+    return await ask.call.server.part(Watch).worker(ask.jobs, ask.param("name"))
 
 
 async def schedules(ask: Ask) -> SchedulesPage:

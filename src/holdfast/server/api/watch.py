@@ -18,9 +18,10 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.pages.items import Usual
 from holdfast.jobs.views.pages.job import JobPage
 from holdfast.jobs.views.pages.job_page import view_job_page
+from holdfast.jobs.views.pages.losses import LostWorker, find_losses
 from holdfast.jobs.views.pages.overview import OverviewPage, view_overview
-from holdfast.jobs.views.pages.place_pages import view_navigation
-from holdfast.jobs.views.pages.places import Navigation
+from holdfast.jobs.views.pages.place_pages import view_navigation, view_worker, view_workers_page
+from holdfast.jobs.views.pages.places import Navigation, WorkerPage, WorkersPage
 from holdfast.jobs.views.pages.samples import Sample, Samples
 from holdfast.jobs.views.pages.usual import usual_times
 from holdfast.server.site import Site
@@ -38,6 +39,9 @@ LOOK_SECONDS = 0.5
 IDLE_SECONDS = 1.0
 """How often it is read otherwise: a lost worker causes no wake-up either."""
 
+BEAT_SECONDS = 5.0
+"""How often a follower hears that the view is still read, while nothing in it changes."""
+
 AWAY_SECONDS = 1.0
 """How often to try again while the store can't be reached."""
 
@@ -45,6 +49,8 @@ USUAL_SECONDS = 300.0
 """How long usual times of a job type are kept."""
 
 TYPES_KEPT = 200
+
+BEAT = b"event: beat\ndata: {}\n\n"
 
 Load = Callable[[], Awaitable[tuple[Struct, list[str], bool]]]
 """Reads a view: the view, the topics to wait for, and whether jobs run."""
@@ -67,11 +73,15 @@ class View:
         self.latest = b""
         self.is_over = False
         self._shown = b""
+        self._looked_at = 0.0
         self._newer = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
-        """Yield the latest state, and then each newer one; a slow follower misses those in between."""
+        """Yield the latest state, and then each newer one; a slow follower misses those in between.
+
+        While nothing changes, a beat says that the view is still read. A reader that hangs sends none.
+        """
         self.followers += 1
         if self._task is None or self._task.done():
             self.is_over = False
@@ -85,7 +95,11 @@ class View:
                 elif self.is_over:
                     return
                 else:
-                    await self._newer.wait()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._newer.wait(), BEAT_SECONDS)
+                        continue
+                    if time.monotonic() - self._looked_at < BEAT_SECONDS:
+                        yield BEAT
         finally:
             self.followers -= 1
             if not self.followers:
@@ -114,12 +128,14 @@ class View:
                 began = time.monotonic()
                 try:
                     value, topics, busy = await self._load()
+                    self._looked_at = time.monotonic()
                     self._show("view", value)
                     mark = await self._jobs.engine.wait(topics, LOOK_SECONDS if busy else IDLE_SECONDS, mark)
                 except NotFound as error:
                     self._show("gone", Trouble("not_found", str(error)))
                     return
                 except (HoldfastError, OSError) as error:
+                    self._looked_at = time.monotonic()
                     self._show("trouble", Trouble("store_unavailable", _line(error)))
                     await asyncio.sleep(AWAY_SECONDS)
                 await asyncio.sleep(max(0.0, began + SEND_SECONDS - time.monotonic()))
@@ -141,7 +157,7 @@ class Watch:
         self._views: dict[tuple[object, ...], View] = {}
         self._usual: dict[str, tuple[float, Mapping[str, Usual]]] = {}
         self._sampling: asyncio.Task[None] | None = None
-        self._sampled_at = 0.0
+        self._looking = asyncio.Lock()
 
     @property
     def views(self) -> int:
@@ -171,6 +187,7 @@ class Watch:
         now, pruned = await engine.now(), await pruned_jobs(engine)
         workers = tuple(await jobs.workers())
         self.samples.take(Sample(now=now, counts=await engine.count(), workers=workers, pruned=pruned))
+        await self.lost(jobs)
 
     # Pages that need more than the store.
 
@@ -181,8 +198,25 @@ class Watch:
     async def overview(self, jobs: Jobs) -> OverviewPage:
         """Read the overview."""
         self.start(jobs)
-        now = await jobs.engine.now()
-        return await view_overview(jobs, self.place(jobs), self.samples.finished(now), self.samples.money())
+        if not self.samples.has_begun:
+            await self._sample_once(jobs)
+        lost, now = await self.lost(jobs), await jobs.engine.now()
+        return await view_overview(jobs, self.place(jobs), self.samples.finished(now), self.samples.money(), lost)
+
+    async def workers(self, jobs: Jobs) -> WorkersPage:
+        """Read all workers."""
+        return await view_workers_page(jobs, await self.lost(jobs))
+
+    async def worker(self, jobs: Jobs, id: str) -> WorkerPage:
+        """Read one worker, or raise NotFound."""
+        return await view_worker(jobs, id, await self.lost(jobs))
+
+    async def lost(self, jobs: Jobs) -> list[LostWorker]:
+        """Return the workers that were lost in the last hour, as far as this server has looked."""
+        async with self._looking:
+            now, workers = await jobs.engine.now(), await jobs.workers()
+            self.samples.meet(workers, await find_losses(jobs.engine, self.samples.known, workers, now), now)
+        return self.samples.lost(now)
 
     async def navigation(self, jobs: Jobs) -> Navigation:
         """Read the frame around the pages."""
@@ -192,7 +226,9 @@ class Watch:
     async def job(self, jobs: Jobs, id: str) -> JobPage:
         """Read one job as a page."""
         found = await jobs.get(id)
-        return await view_job_page(jobs, id, await self.usual(jobs, found.type))
+        signature = self._server.signatures(found.type)
+        names = () if signature is None else signature.names
+        return await view_job_page(jobs, id, await self.usual(jobs, found.type), names)
 
     async def usual(self, jobs: Jobs, type: str) -> Mapping[str, Usual]:
         """Return how long the stages of a job type usually take. It is read again after USUAL_SECONDS."""

@@ -2,14 +2,18 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.keys import digest
 from holdfast.core.model import Entry, Job, Presence, Running, RunningItem, Spending, State, StepState
 from holdfast.core.summaries import StepCounts, StepHead, StepSummary
 from holdfast.jobs.status import status_of
 from holdfast.jobs.views.pages.items import Progressing, item_tabs
 from holdfast.jobs.views.pages.job import CELLS_SHOWN, SQUARES
 from holdfast.jobs.views.pages.lines import name_of
+from holdfast.jobs.views.pages.losses import LostWorker
 from holdfast.jobs.views.pages.samples import Sample, Samples
+from holdfast.jobs.views.pages.story import cut_steps, story_entries, why_line
 from holdfast.jobs.views.pages.timeline import BARS, timeline_of
+from holdfast.jobs.views.step_names import name_steps
 
 ID = "0192f3a4-5b6c-7d8e-9f01-23456789abcd"
 NOW = 1_800_000_000_000
@@ -76,6 +80,49 @@ def test_a_loss_cuts_bars_and_leaves_a_gap():
     assert [band.how for band in timeline.bands] == ["lost", ""]
 
 
+def lost_history(path: str, ran_ms: int, silent_ms: int):
+    def entry(version, at, event, before, after, **more):
+        return Entry(job=ID, version=version, at=NOW + at, event=event, before=before, after=after, by="w-2", **more)
+
+    note = {
+        "lost": "w-1",
+        "why": "it died",
+        "survived": "3 recorded steps",
+        "cut": {path: ran_ms},
+        "silent_ms": silent_ms,
+    }
+    return [
+        entry(1, 0, "submit", None, State.AVAILABLE, epoch=0),
+        entry(2, 10, "claim", State.AVAILABLE, State.ACTIVE, epoch=1),
+        entry(3, 5_000, "lapse", State.ACTIVE, State.AVAILABLE, epoch=1, note=note),
+        entry(4, 5_003, "claim", State.AVAILABLE, State.ACTIVE, epoch=2),
+    ]
+
+
+def test_a_loss_counts_from_the_last_heartbeat_not_from_when_it_was_noticed():
+    history = lost_history("draw#9", ran_ms=4_000, silent_ms=1_500)
+    timeline = timeline_of(a_job(epoch=2), history, [], (), NOW + 6_000)
+
+    [bar] = timeline.bars
+    assert (bar.at, bar.end) == (1_000, 3_500)
+    assert timeline.bands[0].end == 3_500
+    assert timeline.gaps[-1].words == "nobody worked on it for 1 s"
+    assert (timeline.gaps[-1].at, timeline.gaps[-1].end) == (3_500, 5_003)
+    assert "w-2 continued 1 s later" in why_line(a_job(epoch=2), history, NOW + 6_000)
+
+
+def test_what_a_loss_cut_has_names_that_people_read():
+    [path] = [f"draw#{digest('[4]')[:16]}"]
+    history, job = lost_history(path, ran_ms=2_000, silent_ms=0), a_job(epoch=2, args='["The Lighthouse"]')
+    [bar] = timeline_of(job, history, [], (), NOW + 6_000).bars
+    names = name_steps(job, cut_steps(history))
+    loss = story_entries(history, NOW, names)[2].loss
+
+    assert bar.name == "draw 4"
+    assert loss is not None
+    assert loss.cut == ("draw 4, after 2 s",)
+
+
 def test_jobs_that_ended_are_counted_by_the_minute_and_pruning_takes_none_away():
     samples = Samples()
     minute = 60_000
@@ -89,11 +136,26 @@ def test_jobs_that_ended_are_counted_by_the_minute_and_pruning_takes_none_away()
     take(minute, 3, pruned=14)
     gone = Presence("w-1", beat_at=NOW, gone=True)
     take(minute + 1, 3, pruned=14, workers=(gone,))
+    samples.meet((gone,), (LostWorker(presence=gone, at=NOW + minute),), NOW + minute + 1)
     found = samples.finished(NOW + minute + 2)
 
     assert sum(found.ended) == 7
     assert sum(found.lost) == 1
     assert found.since_words.startswith("since ")
+
+
+def test_a_lost_worker_is_remembered_for_an_hour_unless_it_works_on():
+    samples, minute = Samples(), 60_000
+    lost = [LostWorker(presence=Presence(f"w-{n}"), at=NOW + n * minute, jobs=(ID,)) for n in range(3)]
+
+    samples.meet((), lost, NOW)
+    samples.meet((), lost[:1], NOW)
+    assert [(one.presence.worker, one.jobs) for one in samples.lost(NOW)] == [(f"w-{n}", (ID,)) for n in (2, 1, 0)]
+    samples.meet((Presence("w-1", beat_at=NOW),), (), NOW)
+
+    assert [one.presence.worker for one in samples.lost(NOW)] == ["w-2", "w-0"]
+    assert [one.presence.worker for one in samples.lost(NOW + 61 * minute)] == ["w-2"]
+    assert samples.lost(NOW + 62 * minute) == []
 
 
 def test_money_is_counted_from_the_first_look_on():

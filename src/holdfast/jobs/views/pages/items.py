@@ -93,6 +93,7 @@ def _bar(one: Progressing, name: str, place: str) -> StageBar:
         took_ms=took,
         usual_ms=None if usual is None else usual.stage_ms,
         words=words,
+        path=own[0].path if len(own) == 1 and (total or 1) == 1 else "",
     )
 
 

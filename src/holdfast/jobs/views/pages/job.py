@@ -35,6 +35,8 @@ class StageBar(Struct, frozen=True, kw_only=True):
     """How long this stage usually takes, from recent jobs of the type; null if unknown."""
     words: str
     """"11 of 30", "48 s", "usually 2 min"."""
+    path: str = ""
+    """The path of its step, if it has recorded exactly one."""
 
 
 class ItemCell(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,6 +150,8 @@ class JobPage(Struct, frozen=True, kw_only=True):
     wasted: dict[str, float]
     saved: dict[str, float]
     asked: tuple[Fact, ...]
+    parameters: tuple[str, ...]
+    """The names of the arguments, if the job's code is loaded here."""
     arguments: Value
     result: Value | None
     error: ErrorShown | None

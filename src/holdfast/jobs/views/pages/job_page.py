@@ -9,10 +9,10 @@ from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plai
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
 from holdfast.jobs.service import Jobs
-from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, retry_line
+from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, retry_line, total_words
 from holdfast.jobs.views.job import facts_of
 from holdfast.jobs.views.pages.acts import job_acts
-from holdfast.jobs.views.pages.items import Progressing, Usual, item_tabs, stage_bars
+from holdfast.jobs.views.pages.items import Progressing, Usual, as_steps, item_tabs, stage_bars
 from holdfast.jobs.views.pages.job import (
     CHILDREN_SHOWN,
     LOG_SHOWN,
@@ -27,10 +27,11 @@ from holdfast.jobs.views.pages.job import (
 from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, title_of
 from holdfast.jobs.views.pages.parts import Fact, error_shown, moment
 from holdfast.jobs.views.pages.review_page import question_card, review_card
-from holdfast.jobs.views.pages.story import losses_in, stage_ends, story_entries, why_line
+from holdfast.jobs.views.pages.story import cut_steps, losses_in, stage_ends, story_entries, why_line
 from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.remarks import count_lost_workers
-from holdfast.jobs.views.text import one_line, plural, span
+from holdfast.jobs.views.step_names import name_steps
+from holdfast.jobs.views.text import MOMENT_MS, one_line, plural, span
 from holdfast.safe_text import clean
 
 HEADS_READ = PAGE_LIMIT
@@ -40,8 +41,8 @@ LARGE_FACTS = {"arguments", "result"}
 """Facts that have a place of their own."""
 
 
-async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobPage:
-    """Read a job with everything that its page shows."""
+async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], parameters: Sequence[str] = ()) -> JobPage:
+    """Read a job with everything that its page shows. `parameters` are the names of its arguments, if known."""
     job = await jobs.get(id)
     engine = jobs.engine
     status, now = await jobs.status(id), await engine.now()
@@ -63,14 +64,14 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobP
     spent = await _spent_records(jobs, job, status, summary)
     to_undo = 0 if job.state in TERMINAL or not job.epoch else len(await engine.steps_under(id, UNDO_PATH))
     questions = await jobs.questions_among([job])
-    story = _story(one, history, now)
+    story = _story(one, history, _names(job, history, heads), now)
     facts = [Fact(name, words) for name, words in facts_of(job, now).items() if name not in LARGE_FACTS]
     line = job_line(job, status)
     return JobPage(
         now=moment(now),
         title=title_of(line),
         job=line,
-        sentence=_sentence(job, status, history, now),
+        sentence=_sentence(one, history),
         why=" ".join(line for line in (why_line(job, history, now), as_sentence(retry_line(status))) if line),
         facts=_facts(one, history, heads),
         stages=stage_bars(one),
@@ -84,7 +85,8 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobP
         spent=status.spent,
         wasted=status.wasted,
         saved=status.saved,
-        asked=(Fact("type", job.type), Fact("queue", job.queue), *facts),
+        asked=(Fact("type", job.type), Fact("queue", job.queue), *facts, *_option_facts(job)),
+        parameters=tuple(parameters),
         arguments=await value_shown(engine, job.args),
         result=None if job.result is None else await value_shown(engine, job.result),
         error=error_shown(job.error),
@@ -122,27 +124,45 @@ async def _spent_records(jobs: Jobs, job: Job, status: Status, summary: StepSumm
     return await jobs.engine.steps_under(job.id, SPENT_PATH)
 
 
-def _sentence(job: Job, status: Status, history: Sequence[Entry], now: Time) -> str:
+def _sentence(one: Progressing, history: Sequence[Entry]) -> str:
     """Say where a job stands; of one that has ended, how long it took and what it survived."""
+    job, status = one.job, one.status
     if job.state is State.ACTIVE and not (status.trouble or status.limited or status.waits):
-        return _running_sentence(status)
+        return _running_sentence(status, _worked_ms(one, history))
     if job.finished_at is None or job.state is not State.COMPLETED:
         return sentence_of(status)
     began = next((entry.at for entry in history if entry.event == Event.CLAIM), job.created_at)
-    spent = in_words(total_of(status.spending))
+    spent = total_words(status.spending)
     lost = count_lost_workers(history)
     words = f"completed in {span(job.finished_at - began)}" + (f" for {spent}" if spent else "")
     return as_sentence(words + (f"; {plural(lost, 'worker was', 'workers were')} lost on the way" if lost else ""))
 
 
-def _running_sentence(status: Status) -> str:
+def _worked_ms(one: Progressing, history: Sequence[Entry]) -> int:
+    """Return for how long an active job has been at its stage, or, before its first step, since its first claim.
+
+    A lost worker or a hand-over doesn't start it anew.
+    """
+    status, running = one.status, one.running
+    if running is not None and running.stage and status.stage_ms is not None:
+        return status.stage_ms + status.earlier_ms
+    began = one.now
+    for entry in reversed(history):
+        if entry.event == Event.CLAIM:
+            began = entry.at
+        elif entry.after is not State.ACTIVE and entry.event not in (Event.LAPSE, Event.RELEASE):
+            break
+    return one.now - began
+
+
+def _running_sentence(status: Status, worked_ms: int) -> str:
     """Say what a job is doing: "Video generation, 11 of 30, $1.84 spent. About 21 min left in this stage."."""
-    spent = in_words(total_of(status.spending))
+    spent = total_words(status.spending)
     parts = (
         clean(status.stage).replace("_", " ") or "running",
         count_of_done(status),
         one_line(status.text, TEXT_SHOWN),
-        f"for {span(status.running_ms)}" if status.running_ms else "",
+        f"for {span(worked_ms)}" if worked_ms >= MOMENT_MS else "",
         f"{spent} spent" if spent else "",
     )
     left = f" About {span(status.remaining_ms)} left in this stage." if status.remaining_ms else ""
@@ -154,8 +174,8 @@ def _facts(one: Progressing, history: Sequence[Entry], heads: Sequence[StepHead]
     facts = [_time_fact(one, history)]
     spending = status.spending
     budget = "" if status.budget is None else f"budget: {status.budget}"
-    if spent := in_words(total_of(spending)):
-        facts.append(Fact("Spent", ("at least " if spending.is_least else "") + spent, budget))
+    if spent := total_words(spending):
+        facts.append(Fact("Spent", spent, budget))
     elif budget:
         facts.append(Fact("Spent", "$0.00", budget))
     if wasted := in_words(spending.wasted):
@@ -165,9 +185,28 @@ def _facts(one: Progressing, history: Sequence[Entry], heads: Sequence[StepHead]
         facts.append(Fact("Saved by records", saved, f"{plural(kept, 'step')} not paid for again" if kept else ""))
     lost = len(losses_in(history))
     claims = plural(job.epoch, "claim") + (f", {plural(lost, 'worker')} lost" if lost else "")
-    of = f" of {job.options.retry.retries + 1}" if job.options.retry.retries else ""
-    facts.append(Fact("Attempt", f"{job.attempt}{of}", claims if job.epoch else "not started yet"))
+    facts.append(_attempt_fact(job, claims if job.epoch else "not started yet"))
     return tuple(facts)
+
+
+def _option_facts(job: Job) -> list[Fact]:
+    """Return what the job may take and how long it is kept."""
+    options = job.options
+    found = [Fact("retries", f"{options.retry.retries:,}" if options.retry.retries else "none")]
+    if options.timeout_ms is not None:
+        found.append(Fact("timeout", duration_words(options.timeout_ms)))
+    if options.keep_ms is not None:
+        found.append(Fact("kept for", duration_words(options.keep_ms), "after its end"))
+    return found
+
+
+def _attempt_fact(job: Job, claims: str) -> Fact:
+    """Return which attempt runs. If none does, a job's number of attempts is already the next one's."""
+    most, is_over = job.options.retry.retries + 1, job.state in (State.REVIEW, State.RETRYABLE, *TERMINAL)
+    of = f" of {most}" if most > 1 else ""
+    if is_over and job.state is not State.COMPLETED and job.attempt > 1:
+        return Fact("Attempts", f"{job.attempt - 1}{of} failed", claims)
+    return Fact("Attempt", f"{job.attempt}{of if job.attempt <= most else ''}", claims)
 
 
 def _time_fact(one: Progressing, history: Sequence[Entry]) -> Fact:
@@ -191,9 +230,15 @@ def _time_fact(one: Progressing, history: Sequence[Entry]) -> Fact:
     )
 
 
-def _story(one: Progressing, history: Sequence[Entry], now: Time) -> list[StoryEntry]:
+def _names(job: Job, history: Sequence[Entry], heads: Sequence[StepHead] | None) -> Mapping[str, str]:
+    """Return the names of the steps that losses cut."""
+    cut = cut_steps(history)
+    return name_steps(job, [*as_steps(heads or ()), *cut]) if cut else {}
+
+
+def _story(one: Progressing, history: Sequence[Entry], names: Mapping[str, str], now: Time) -> list[StoryEntry]:
     current = one.status.stage if one.job.state is State.ACTIVE else ""
-    lines = [*story_entries(history, now), *stage_ends(one.job, one.heads or (), current, now)]
+    lines = [*story_entries(history, now, names), *stage_ends(one.job, one.heads or (), current, now)]
     return sorted(lines, key=lambda line: line.at)[::-1]  # of the same millisecond, too, the newest comes first
 
 
@@ -203,7 +248,8 @@ async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> Sto
     last = job.version if before is None else min(job.version, before - 1)
     first = max(0, last - limit)
     entries = [entry for entry in await jobs.engine.history(id, after=first, limit=limit) if entry.version <= last]
-    shown = story_entries(entries, now)
+    heads = await jobs.engine.steps_page(id) if cut_steps(entries) else []
+    shown = story_entries(entries, now, _names(job, entries, heads))
     return StoryPage(now=moment(now), entries=tuple(reversed(shown)), next=first + 1 if first else None)
 
 

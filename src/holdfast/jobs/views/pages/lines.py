@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.core.model import Job, State, Time
 from holdfast.core.spending import in_words, total_of
 from holdfast.jobs.service import Jobs
-from holdfast.jobs.status import Status
+from holdfast.jobs.status import Status, doing_words
 from holdfast.jobs.views.pages.parts import JobLine, moment
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.text import one_line, short_id
@@ -36,6 +36,7 @@ def job_line(job: Job, status: Status) -> JobLine:
         queue=job.queue,
         state=job.state.value,
         where=str(status),
+        doing=doing_words(status) if _is_plain(status) else str(status),
         key=job.key,
         parent=job.parent,
         stage=status.stage,
@@ -48,7 +49,7 @@ def job_line(job: Job, status: Status) -> JobLine:
         attempt=job.attempt,
         recoveries=job.recoveries,
         spent=status.spent,
-        spent_words=in_words(total_of(status.spending)),
+        spent_words=in_words(total_of(status.spending)) + ("+" if status.spending.is_least else ""),
         created_at=moment(job.created_at),
         started_at=time_text(job.claimed_at),
         finished_at=time_text(job.finished_at),
@@ -56,6 +57,11 @@ def job_line(job: Job, status: Status) -> JobLine:
         run_at=time_text(job.run_at),
         version=job.version,
     )
+
+
+def _is_plain(status: Status) -> bool:
+    """Whether a job runs, and nothing else has to be said of it."""
+    return status.state is State.ACTIVE and not (status.trouble or status.limited or status.waits or status.retrying)
 
 
 def name_of(job: Job) -> str:

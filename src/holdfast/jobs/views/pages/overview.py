@@ -8,11 +8,13 @@ from holdfast.core.alerts import ALERT, raised_in
 from holdfast.core.codec import canonical
 from holdfast.core.errors import EffectInDoubt
 from holdfast.core.model import Job, Presence, State, Time, Where
+from holdfast.jobs.built_in import OWN_QUEUE
 from holdfast.jobs.pauses import Pause
 from holdfast.jobs.questions import Question
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import (
     ALIVE,
+    GONE,
     WORKER_MEANINGS,
     QueueSummary,
     is_alive,
@@ -24,6 +26,7 @@ from holdfast.jobs.views.overview import (
 )
 from holdfast.jobs.views.pages.acts import answer_act, review_acts
 from holdfast.jobs.views.pages.lines import as_sentence, job_lines, name_of, waited_ms
+from holdfast.jobs.views.pages.losses import LostWorker
 from holdfast.jobs.views.pages.parts import Act, JobLine, Moment, StateCount, moment
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.text import ago, error_line, one_line, plural, short_id, span, time_left
@@ -32,6 +35,7 @@ from holdfast.safe_text import clean
 NEEDS_SHOWN = 5
 RUNNING_SHOWN = 8
 WORKERS_SHOWN = 24
+LOST_SHOWN = 6
 QUEUES_SHOWN = 24
 """How much an overview shows. The totals are exact, and `…_more` says how much is left out."""
 
@@ -128,15 +132,18 @@ class OverviewPage(Struct, frozen=True, kw_only=True):
     alerts: tuple[str, ...]
 
 
-async def view_overview(jobs: Jobs, place: str, finished: MinuteCounts, money: MoneySeen | None) -> OverviewPage:
-    """Read a whole store. The lists are bounded; the counts are exact."""
+async def view_overview(
+    jobs: Jobs, place: str, finished: MinuteCounts, money: MoneySeen | None, lost: Sequence[LostWorker] = ()
+) -> OverviewPage:
+    """Read a whole store. The lists are bounded; the counts are exact. `lost` are workers lost in the last hour."""
     engine = jobs.engine
     now = await engine.now()
-    queues, workers = await view_queues(jobs), await jobs.workers()
+    queues, workers = await view_queues(jobs), shown_workers(await jobs.workers(), lost)
     active = await engine.find(Where(states=(State.ACTIVE,)), limit=RUNNING_SHOWN)
     needs = await view_needs(jobs, NEEDS_SHOWN)
     raised = [one for record in await engine.records(ALERT) if (one := raised_in(record)) is not None]
     counts = {state: sum(queue.counts.get(state, 0) for queue in queues) for state in State}
+    queues = shown_queues(queues)
     bars = [await queue_bar(jobs, queue, now) for queue in queues[:QUEUES_SHOWN]]
     needs_total = counts[State.REVIEW] + sum(one.kind == "question" for one in needs)
     dots = tuple(worker_dot(one, now) for one in by_need(workers, now)[:WORKERS_SHOWN])
@@ -151,12 +158,23 @@ async def view_overview(jobs: Jobs, place: str, finished: MinuteCounts, money: M
         states=tuple(StateCount(state.value, number) for state, number in counts.items()),
         finished=finished,
         money=money,
-        workers=dots,
+        workers=(*dots, *(lost_dot(one) for one in lost[:LOST_SHOWN])),
         workers_more=len(workers) - len(dots),
         queues=tuple(bars),
         queues_more=len(queues) - len(bars),
         alerts=tuple(f"{raised_words(one)}, since {ago(one.since, now)}" for one in raised),
     )
+
+
+def shown_workers(workers: Sequence[Presence], lost: Sequence[LostWorker] = ()) -> list[Presence]:
+    """Return the workers without those for Holdfast's own jobs, which each server has, and without the lost ones."""
+    left_out = {one.presence.worker for one in lost}
+    return [one for one in workers if set(one.queues) != {OWN_QUEUE} and one.worker not in left_out]
+
+
+def shown_queues(queues: Sequence[QueueSummary]) -> tuple[QueueSummary, ...]:
+    """Return the queues without the one of Holdfast's own jobs."""
+    return tuple(one for one in queues if one.name != OWN_QUEUE)
 
 
 def by_need(workers: Sequence[Presence], now: Time) -> list[Presence]:
@@ -241,6 +259,20 @@ def worker_dot(one: Presence, now: Time) -> WorkerDot:
         busy=len(one.running),
         words=f"can't write: {one_line(one.trouble)}" if one.trouble and state == ALIVE else words,
     )
+
+
+def lost_dot(one: LostWorker) -> WorkerDot:
+    """Return a lost worker, with when it was heard of last and how many jobs it lost."""
+    worker = one.presence
+    return WorkerDot(
+        id=worker.worker, state=GONE, host=clean(worker.host), slots=worker.slots, busy=0, words=lost_words(one)
+    )
+
+
+def lost_words(one: LostWorker) -> str:
+    """Say when a worker was lost, and what it lost: "lost at 14:11:03 UTC, with 2 jobs"."""
+    held = plural(len(one.jobs), "job") if one.jobs else "no job"
+    return f"lost at {moment(one.at)[11:19]} UTC, with {held}"
 
 
 async def queue_bar(jobs: Jobs, queue: QueueSummary, now: Time) -> QueueBar:

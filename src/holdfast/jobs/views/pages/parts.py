@@ -76,6 +76,8 @@ class JobLine(Struct, frozen=True, kw_only=True):
     state: str
     where: str
     """Where it stands, in words."""
+    doing: str
+    """The same of a job that runs, without the time left and the money."""
     key: str | None
     parent: str | None
     stage: str
@@ -89,6 +91,7 @@ class JobLine(Struct, frozen=True, kw_only=True):
     recoveries: int
     spent: dict[str, float]
     spent_words: str
+    """"$1.84"; "$1.84+" if that is the least that it spent."""
     created_at: Moment
     started_at: Moment | None
     """When its worker claimed it; null if it doesn't run."""

@@ -1,5 +1,9 @@
 """Reads queues, workers, schedules, limits, budgets and the lifecycle as pages. Must not change anything."""
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import EVENTS, STATES
 from holdfast.core.model import Job, Presence, State, Time, Usage, Where
@@ -8,15 +12,25 @@ from holdfast.core.spending import in_words, plain
 from holdfast.core.suggestions import suggest
 from holdfast.engines.records import QUIET
 from holdfast.jobs.budgets import Budget, list_budgets
+from holdfast.jobs.built_in import OWN_QUEUE
 from holdfast.jobs.limits import LimitView, list_limits
 from holdfast.jobs.questions import Question
 from holdfast.jobs.schedule_views import ScheduleView, list_schedules
 from holdfast.jobs.service import Jobs
-from holdfast.jobs.views.overview import ALIVE, WORKER_MEANINGS, QueueSummary, is_alive, view_queues, worker_state
+from holdfast.jobs.views.overview import (
+    ALIVE,
+    GONE,
+    WORKER_MEANINGS,
+    QueueSummary,
+    is_alive,
+    view_queues,
+    worker_state,
+)
 from holdfast.jobs.views.pages.acts import budget_act, place_act
 from holdfast.jobs.views.pages.job_page import running_words
 from holdfast.jobs.views.pages.lines import as_sentence, job_lines, name_of
-from holdfast.jobs.views.pages.overview import by_need, queue_bar
+from holdfast.jobs.views.pages.losses import LostWorker
+from holdfast.jobs.views.pages.overview import by_need, lost_words, queue_bar, shown_queues, shown_workers
 from holdfast.jobs.views.pages.parts import StateCount, moment
 from holdfast.jobs.views.pages.places import (
     Amount,
@@ -53,9 +67,9 @@ ASKING_LOOKED_AT = 50
 async def view_navigation(jobs: Jobs, place: str, version: str, app: bool) -> Navigation:
     """Read what the frame around every page shows."""
     counts, now = await jobs.engine.count(), await jobs.engine.now()
-    alive = [one for one in await jobs.workers() if is_alive(one, now)]
+    alive = [one for one in shown_workers(await jobs.workers()) if is_alive(one, now)]
     waiting = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
-    queues = sorted({queue for queue, _ in counts})
+    queues = sorted({queue for queue, _ in counts} - {OWN_QUEUE})
     asking: list[Question] = []
     if any(state is State.PENDING for _, state in counts):
         pending = Where(states=(State.PENDING,), newest_first=True)
@@ -79,7 +93,7 @@ async def view_navigation(jobs: Jobs, place: str, version: str, app: bool) -> Na
 
 async def view_queues_page(jobs: Jobs) -> QueuesPage:
     """Read all queues."""
-    found, now = await view_queues(jobs), await jobs.engine.now()
+    found, now = shown_queues(await view_queues(jobs)), await jobs.engine.now()
     paused = sum(one.pause is not None for one in found)
     words = f"{plural(len(found), 'queue')}" + (f", {paused:,} paused" if paused else "")
     waiting = sum(one.waiting for one in found)
@@ -115,9 +129,9 @@ async def _queue_line(jobs: Jobs, one: QueueSummary, now: Time) -> QueueLine:
 # Workers.
 
 
-async def view_workers_page(jobs: Jobs) -> WorkersPage:
-    """Read all workers, those in trouble first."""
-    now, workers = await jobs.engine.now(), await jobs.workers()
+async def view_workers_page(jobs: Jobs, lost: Sequence[LostWorker] = ()) -> WorkersPage:
+    """Read all workers, those in trouble first, and those that were `lost` in the last hour."""
+    now, workers = await jobs.engine.now(), shown_workers(await jobs.workers(), lost)
     quiet = await _quiet(jobs)
     alive = [one for one in workers if is_alive(one, now)]
     slots, busy = sum(one.slots for one in alive), sum(len(one.running) for one in alive)
@@ -125,14 +139,23 @@ async def view_workers_page(jobs: Jobs) -> WorkersPage:
     words = f"{plural(len(alive), 'worker')}, {busy} of {slots} slots in use" if alive else "no worker is running"
     return WorkersPage(
         now=moment(now),
-        sentence=as_sentence(words + (f"; {gone:,} lost or silent" if gone else "")),
-        workers=tuple(_worker_line(one, now, quiet) for one in by_need(workers, now)),
+        sentence=as_sentence(
+            words + (f"; {gone:,} silent" if gone else "") + (f"; {len(lost):,} lost in the last hour" if lost else "")
+        ),
+        workers=(
+            *(_worker_line(one, now, quiet) for one in by_need(workers, now)),
+            *(_lost_line(one, now) for one in lost),
+        ),
     )
 
 
-async def view_worker(jobs: Jobs, id: str) -> WorkerPage:
-    """Read one worker with the jobs that it runs, or raise NotFound."""
+async def view_worker(jobs: Jobs, id: str, lost: Sequence[LostWorker] = ()) -> WorkerPage:
+    """Read one worker with the jobs that it runs, or raise NotFound. One that was `lost` has those taken from it."""
     now, workers = await jobs.engine.now(), await jobs.workers()
+    gone = next((worker for worker in lost if worker.presence.worker == id), None)
+    if gone is not None:
+        taken = [job for job in await jobs.engine.get(gone.jobs) if job is not None]
+        return WorkerPage(now=moment(now), worker=_lost_line(gone, now), jobs=await job_lines(jobs, taken))
     one = next((worker for worker in workers if worker.worker == id), None)
     if one is None:
         hint = suggest(id, [worker.worker for worker in workers]) or "; it may have stopped"
@@ -144,6 +167,15 @@ async def view_worker(jobs: Jobs, id: str) -> WorkerPage:
 
 async def _quiet(jobs: Jobs) -> frozenset[str]:
     return frozenset(record.name.removeprefix(QUIET) for record in await jobs.engine.records(QUIET))
+
+
+def _lost_line(one: LostWorker, now: Time) -> WorkerLine:
+    """Return a lost worker: what it last reported, and the jobs that were taken from it."""
+    line = _worker_line(replace(one.presence, running=(), trouble="", gone=True), now, frozenset())
+    taken = tuple(
+        RunningLine(job=id, short=short_id(id), epoch=0, words="taken from it", since=None) for id in one.jobs
+    )
+    return replace(line, state=GONE, sentence=as_sentence(lost_words(one)), running=taken)
 
 
 def _worker_line(one: Presence, now: Time, quiet: frozenset[str]) -> WorkerLine:

@@ -8,7 +8,8 @@ from holdfast.core.keys import created_at_of
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Presence, State, Time
 from holdfast.core.spending import Amounts, added, in_words, lessened, plain, total_of
-from holdfast.jobs.views.overview import GONE, worker_state
+from holdfast.jobs.views.overview import is_alive
+from holdfast.jobs.views.pages.losses import LostWorker
 from holdfast.jobs.views.pages.overview import MinuteCounts, MoneySeen
 from holdfast.jobs.views.pages.parts import moment
 from holdfast.jobs.views.shapes import time_text
@@ -18,6 +19,9 @@ MINUTES = 60
 """How many minutes are kept."""
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
+
+LOST_KEPT = 200
+"""How many lost workers are remembered."""
 
 JOBS_KEPT = 2_000
 """Of how many jobs the spending is remembered."""
@@ -44,26 +48,48 @@ class Samples:
         self._since: Time | None = None
         self._ended = 0
         self._minutes: dict[int, int] = {}
-        self._lost: dict[int, int] = {}
-        self._gone: frozenset[str] = frozenset()
+        self._lost: dict[str, LostWorker] = {}
+        self.known: Mapping[str, Presence] = {}
+        """The workers at the last look, by name."""
         self._day = 0
         self._money_since: Time = 0
         self._seen: dict[str, tuple[Amounts, Amounts, Amounts]] = {}
         self._money: tuple[Amounts, Amounts, Amounts] = ({}, {}, {})
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a first sample."""
+        return self._since is not None
+
     def take(self, one: Sample) -> None:
         """Compare the store's counters with those of the last sample."""
         minute = one.now // MINUTE_MS
-        gone = frozenset(worker.worker for worker in one.workers if worker_state(worker, one.now) == GONE)
         if self._since is None:
-            self._since, self._ended, self._gone = one.now, one.ended, gone
+            self._since, self._ended = one.now, one.ended
         self._minutes[minute] = self._minutes.get(minute, 0) + max(0, one.ended - self._ended)
-        self._lost[minute] = self._lost.get(minute, 0) + len(gone - self._gone)
-        self._ended, self._gone = one.ended, gone
-        for kept in (self._minutes, self._lost):
-            for old in [at for at in kept if at <= minute - MINUTES]:
-                del kept[old]
+        self._ended = one.ended
+        for old in [at for at in self._minutes if at <= minute - MINUTES]:
+            del self._minutes[old]
         self._take_money(one)
+
+    def meet(self, workers: Iterable[Presence], lost: Iterable[LostWorker], now: Time) -> None:
+        """Take the workers as they are now, and those that were lost since the last look."""
+        self.known = {one.worker: one for one in workers}
+        gone = {one.presence.worker: one for one in lost}
+        for name in [name for name, one in self.known.items() if is_alive(one, now)]:
+            self._lost.pop(name, None)  # it was believed to be lost, and works on
+        for name, one in gone.items():
+            before = self._lost.get(name)
+            jobs = tuple(dict.fromkeys((*(before.jobs if before is not None else ()), *one.jobs)))
+            self._lost[name] = LostWorker(presence=one.presence, at=one.at, jobs=jobs)
+        while len(self._lost) > LOST_KEPT:
+            del self._lost[next(iter(self._lost))]
+
+    def lost(self, now: Time) -> list[LostWorker]:
+        """Return the workers that were lost in the last hour, the last one first."""
+        for name in [name for name, one in self._lost.items() if one.at <= now - MINUTES * MINUTE_MS]:
+            del self._lost[name]
+        return sorted(self._lost.values(), key=lambda one: -one.at)
 
     def _take_money(self, one: Sample) -> None:
         if one.now // DAY_MS != self._day:
@@ -88,6 +114,9 @@ class Samples:
         last = now // MINUTE_MS
         first = max(self._since // MINUTE_MS, last - MINUTES + 1)
         ended = _row(self._minutes, first, last)
+        lost: dict[int, int] = {}
+        for one in self.lost(now):
+            lost[one.at // MINUTE_MS] = lost.get(one.at // MINUTE_MS, 0) + 1
         since = time_text(self._since)
         clock = (since or "")[11:16]
         return MinuteCounts(
@@ -95,7 +124,7 @@ class Samples:
             since_words=f"since {clock} UTC",
             first=moment(first * MINUTE_MS),
             ended=ended,
-            lost=_row(self._lost, first, last),
+            lost=_row(lost, first, last),
             words=f"{plural(sum(ended), 'job')} ended since {moment(max(first * MINUTE_MS, self._since))[11:16]} UTC",
         )
 

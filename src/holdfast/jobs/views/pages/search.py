@@ -46,7 +46,7 @@ class JobsPage(Struct, frozen=True, kw_only=True):
     hint: str
     """What was probably meant by a queue or a type that the store doesn't know."""
     states: tuple[StateCount, ...]
-    """Jobs by state, in the filter's queue or in all queues; other parts of the filter don't count here."""
+    """Jobs by state, in the filter's queue or in all. Empty if the store can't count by the rest of the filter."""
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -58,6 +58,12 @@ class Search(Struct, frozen=True, kw_only=True):
     error: str | None = None
     after: str = ""
     limit: int = 100
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the store counts what matches: jobs of a queue, or of all, by state."""
+        one = self.where
+        return not (one.type or one.key or one.parent or self.error or self.id or self.at)
 
     def tokens(self) -> tuple[Token, ...]:
         """Return the filter in words, part by part."""
@@ -90,7 +96,7 @@ async def view_jobs_page(jobs: Jobs, search: Search) -> JobsPage:
         scanned=page.scanned,
         has_scanned_out=page.is_cut,
         hint=hint,
-        states=tuple(StateCount(state.value, number) for state, number in counts.items()),
+        states=tuple(StateCount(state.value, number) for state, number in counts.items()) if search.is_counted else (),
     )
 
 
@@ -133,8 +139,7 @@ def _sentence(search: Search, page: Page, more: bool, counts: Mapping[State, int
     """Say how many jobs match: exactly if one page has them all, or if the store counts them."""
     which = ", ".join(token.words for token in search.tokens())
     where = search.where
-    is_counted = not (where.type or where.key or where.parent or search.error or search.id or search.at)
-    if is_counted and not search.after:
+    if search.is_counted and not search.after:
         number = sum(count for state, count in counts.items() if not where.states or state in where.states)
         return as_sentence(plural(number, "job") + (f": {which}" if which else ""))
     number = len(page.jobs)

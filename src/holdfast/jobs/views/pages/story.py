@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.model import Entry, Event, Job, State, StepState, Time
+from holdfast.core.model import Entry, Event, Job, State, Step, StepState, Time
 from holdfast.core.summaries import StepHead
+from holdfast.jobs.lost_workers import CUT, SILENT_FOR
 from holdfast.jobs.views.pages.job import LossBox, StoryEntry
 from holdfast.jobs.views.pages.lines import as_sentence
 from holdfast.jobs.views.pages.parts import moment
@@ -32,12 +33,12 @@ LEAVES = {
 """How a lease can end, in one word."""
 
 
-def story_entries(history: Sequence[Entry], now: Time) -> list[StoryEntry]:
-    """Return the entries as sentences, the oldest first."""
-    return [_entry(one, now) for one in history]
+def story_entries(history: Sequence[Entry], now: Time, names: Mapping[str, str] | None = None) -> list[StoryEntry]:
+    """Return the entries as sentences, the oldest first. `names` are those of the steps that losses cut, by path."""
+    return [_entry(one, now, names or {}) for one in history]
 
 
-def _entry(one: Entry, now: Time) -> StoryEntry:
+def _entry(one: Entry, now: Time, names: Mapping[str, str]) -> StoryEntry:
     shown = describe_entry(one, now)
     is_loss = one.event in (Event.LAPSE, Event.ABANDON) and "lost" in one.note
     if is_loss:
@@ -54,24 +55,42 @@ def _entry(one: Entry, now: Time) -> StoryEntry:
         after=one.after.value,
         by=one_line(one.by, 60),
         notes=() if is_loss else shown.notes,
-        loss=_loss(one.note) if is_loss else None,
+        loss=_loss(one.note, names) if is_loss else None,
     )
 
 
-def _loss(note: Mapping[str, Any]) -> LossBox:
+def _loss(note: Mapping[str, Any], names: Mapping[str, str]) -> LossBox:
     return LossBox(
         why=one_line(str(note.get("why", ""))),
         kept=f"{one_line(str(note.get('survived', '')))} kept" if note.get("survived") else "",
-        cut=tuple(f"{clean(path)}, after {span(ms)}" for path, ms in list(cut_items(note))[:CUT_SHOWN]),
+        cut=tuple(
+            f"{clean(names.get(path, path))}, after {span(ms)}" for path, ms in list(cut_items(note))[:CUT_SHOWN]
+        ),
     )
 
 
 def cut_items(note: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield what a loss cut: the paths of steps, and for how long each had run."""
-    cut = note.get("cut")
+    cut = note.get(CUT)
     for path, ms in cut.items() if isinstance(cut, Mapping) else ():
         if isinstance(ms, int):
             yield str(path), ms
+
+
+def cut_steps(history: Iterable[Entry]) -> list[Step]:
+    """Return the steps that losses cut, so that they can be named."""
+    return [
+        Step(job=one.job, epoch=one.epoch, path=path, name=path.partition("#")[0], state=StepState.STARTED,
+             started_at=one.at - ms)
+        for one in history
+        for path, ms in cut_items(one.note)
+    ]  # fmt: skip
+
+
+def lost_at(one: Entry) -> Time:
+    """Return when a lost worker was heard of last; when its loss was noticed, if that isn't known."""
+    silent_ms = one.note.get(SILENT_FOR)
+    return one.at - silent_ms if isinstance(silent_ms, int) else one.at
 
 
 def stage_ends(job: Job, heads: Iterable[StepHead], current: str, now: Time) -> list[StoryEntry]:
@@ -118,7 +137,9 @@ def why_line(job: Job, history: Sequence[Entry], now: Time) -> str:
         after = [one for one in history if one.version > last.version and one.event == Event.CLAIM]
         lost = one_line(str(last.note["lost"]), 60)
         if after:
-            said.append(f"{lost} was lost on the way; {after[0].by} continued {_soon(after[0].at - last.at)} later.")
+            said.append(
+                f"{lost} was lost on the way; {after[0].by} continued {_soon(after[0].at - lost_at(last))} later."
+            )
         else:
             said.append(f"{lost} was lost.")
         if len(losses) > 1:

@@ -13,7 +13,7 @@ from holdfast.jobs.views.pages.items import as_steps
 from holdfast.jobs.views.pages.job import Gap, OwnerBand, Timeline, TimelineBar, TimelineRow
 from holdfast.jobs.views.pages.job_page import recent_history
 from holdfast.jobs.views.pages.parts import moment
-from holdfast.jobs.views.pages.story import LEAVES, cut_items
+from holdfast.jobs.views.pages.story import LEAVES, cut_items, cut_steps, lost_at
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.text import one_line, span
 from holdfast.safe_text import clean
@@ -78,7 +78,7 @@ def timeline_of(
         bands = tuple(band for band in bands if band.epoch == epoch)
     names = {}
     if len(heads) <= NAMED:
-        names = name_steps(job, as_steps(heads))
+        names = name_steps(job, [*as_steps(heads), *cut_steps(history)])
     bars = [one for one in _bars(job, history, heads, going, now, names) if epoch in (None, one[1].epoch)]
     stages = list(dict.fromkeys(stage for stage, _ in sorted(bars, key=lambda one: one[1].at)))
     rows: list[TimelineRow] = []
@@ -143,7 +143,14 @@ def _bars(
         for path, ms in cut_items(entry.note):
             if "/" not in path:
                 bar = TimelineBar(
-                    row=0, lane=0, at=entry.at - ms, end=entry.at, state="cut", path=path, epoch=entry.epoch
+                    row=0,
+                    lane=0,
+                    at=entry.at - ms,
+                    end=max(entry.at - ms, lost_at(entry)),
+                    state="cut",
+                    path=path,
+                    name=clean(names.get(path, "")),
+                    epoch=entry.epoch,
                 )
                 yield path.partition("#")[0], bar
 
@@ -183,7 +190,7 @@ def _bands(history: Sequence[Entry], start: Time) -> tuple[OwnerBand, ...]:
             bands.append(OwnerBand(worker=one_line(entry.by, 60), epoch=entry.epoch, at=at, end=None, how=""))
         elif bands and bands[-1].end is None and entry.before is State.ACTIVE and entry.after is not State.ACTIVE:
             how = LEAVES.get(Event(entry.event), entry.event)
-            bands[-1] = replace(bands[-1], end=entry.at - start, how=how)
+            bands[-1] = replace(bands[-1], end=max(bands[-1].at, lost_at(entry) - start), how=how)
     return tuple(bands)
 
 
@@ -193,12 +200,13 @@ def _gaps(history: Sequence[Entry], start: Time) -> tuple[Gap, ...]:
     for entry in history:
         if since is not None and entry.event == Event.CLAIM:
             kind, words = WAITS[Event(since.event)]
-            took = span(entry.at - since.at) if entry.at - since.at >= 1_000 else f"{entry.at - since.at} ms"
-            gaps.append(Gap(kind=kind, at=since.at - start, end=entry.at - start, words=words.format(took)))
+            began = lost_at(since)
+            took = span(entry.at - began) if entry.at - began >= 1_000 else f"{entry.at - began} ms"
+            gaps.append(Gap(kind=kind, at=began - start, end=entry.at - start, words=words.format(took)))
             since = None
         elif entry.event in WAITS and entry.after not in (State.ACTIVE,):
             since = entry
     if since is not None and history[-1].after not in (State.ACTIVE, State.COMPLETED):
         kind, words = WAITS[Event(since.event)]
-        gaps.append(Gap(kind=kind, at=since.at - start, end=None, words=words.format("until now")))
+        gaps.append(Gap(kind=kind, at=lost_at(since) - start, end=None, words=words.format("until now")))
     return tuple(gaps)
