@@ -1,4 +1,4 @@
-"""Handlers that change something: submit, cancel, answer, review, and acts on queues, workers, schedules and limits.
+"""Handlers that submit jobs and change them: cancel, signal, answer, review, run again.
 
 Must not decide what a change is: `jobs` does.
 """
@@ -11,40 +11,31 @@ from starlette.responses import Response
 from holdfast.core.codec import canonical
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
-from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job, Options, State
 from holdfast.core.spending import plain
 from holdfast.core.suggestions import suggest
 from holdfast.core.unique import Unique
-from holdfast.jobs.limits import close_limit, get_limit, open_limit, reset_limit, set_limit
-from holdfast.jobs.quiet import let_claim, quiet_worker
 from holdfast.jobs.replay_plans import preview_replay
 from holdfast.jobs.requests import JobRequest
 from holdfast.jobs.reruns import fork, rerun
-from holdfast.jobs.schedules import pause_schedule, remove_schedule, resume_schedule, run_schedule
 from holdfast.jobs.views.names import known_types
-from holdfast.jobs.views.overview import view_queues
 from holdfast.jobs.views.pages.lines import job_lines
-from holdfast.jobs.views.pages.place_pages import budget_line, limit_line
-from holdfast.jobs.views.pages.places import BudgetLine, LimitLine
+from holdfast.jobs.views.pages.place_pages import budget_line
+from holdfast.jobs.views.pages.places import BudgetLine
 from holdfast.jobs.views.text import one_line, short_id
-from holdfast.server.api.answers import Acted, Done, JobTypes, ReplayPlan, Submitted
+from holdfast.server.api.answers import Acted, JobTypes, ReplayPlan, Submitted
 from holdfast.server.api.looks import id_of, time_given
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.api.requests import (
     AddBudgetRequest,
     AnswerRequest,
-    CloseLimitRequest,
     ForkRequest,
-    OpenLimitRequest,
     ReasonRequest,
     ReplayRequest,
     RerunRequest,
     ResolveRequest,
     ResolveStepRequest,
-    SetLimitRequest,
-    SetQueueRequest,
     SignalRequest,
     SubmitRequest,
 )
@@ -284,131 +275,8 @@ async def add_budget(ask: Ask) -> BudgetLine:
     return budget_line(await ask.jobs.get(budget.root), budget)
 
 
-# Queues, workers, schedules, limits.
-
-
-async def pause_queue(ask: Ask) -> Done:
-    """Pause a queue."""
-    name = check_queue(ask.param("name"))
-    known = {queue.name for queue in await view_queues(ask.jobs)}
-    if name not in known:
-        raise NotFound(f"there is no queue {name}{suggest(name, sorted(known)) or ': it has no jobs and no worker'}")
-    await ask.jobs.pause(name, by=ask.by, reason=ask.body.reason)
-    return Done(words=f"Paused {name}: running jobs continue, and no other job of it starts.")
-
-
-async def resume_queue(ask: Ask) -> Done:
-    """Resume a queue."""
-    name = check_queue(ask.param("name"))
-    if name not in await ask.jobs.paused():
-        raise NotFound(f"queue {name} is not paused")
-    await ask.jobs.resume(name)
-    return Done(words=f"Resumed {name}.")
-
-
-async def set_queue(ask: Ask) -> Done:
-    """Set how many jobs may wait in a queue."""
-    body: SetQueueRequest = ask.body
-    name = ask.param("name")
-    await ask.jobs.set_bound(name, body.most_waiting, by=ask.by, reason=body.reason)
-    return Done(words=f"{one_line(name, 60)}: at most {body.most_waiting:,} may wait.")
-
-
-async def reset_queue(ask: Ask) -> Done:
-    """Let the code's bound of a queue count again."""
-    name = ask.param("name")
-    bound = (await ask.jobs.reset_bound(name)).now(name)
-    return Done(words=f"{one_line(name, 60)}: {'no bound' if bound is None else bound.words() + ', as code declares'}.")
-
-
-async def quiet(ask: Ask) -> Done:
-    """Tell a worker to claim nothing more."""
-    await quiet_worker(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
-    return Done(words=f"{one_line(ask.param('name'), 60)} claims nothing more; it finishes what it runs.")
-
-
-async def resume_worker(ask: Ask) -> Done:
-    """Let a quiet worker claim again."""
-    await let_claim(ask.jobs.engine, ask.param("name"))
-    return Done(words=f"{one_line(ask.param('name'), 60)} claims jobs again.")
-
-
-async def pause_one(ask: Ask) -> Done:
-    """Pause a schedule."""
-    await pause_schedule(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
-    return Done(words=f"Paused {one_line(ask.param('name'), 60)}.")
-
-
-async def resume_one(ask: Ask) -> Done:
-    """Resume a schedule."""
-    await resume_schedule(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
-    return Done(words=f"Resumed {one_line(ask.param('name'), 60)}.")
-
-
-async def run_one(ask: Ask) -> Done:
-    """Submit a schedule's job now."""
-    id = await run_schedule(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
-    return Done(words=f"Submitted {short_id(id)}.", job=id)
-
-
-async def remove_one(ask: Ask) -> Done:
-    """Remove a schedule."""
-    is_code = await remove_schedule(ask.jobs.engine, ask.param("name"))
-    more = "; code declares it, so the next worker that starts makes it again" if is_code else ""
-    return Done(words=f"Removed {one_line(ask.param('name'), 60)}{more}.")
-
-
-async def _limit(ask: Ask) -> LimitLine:
-    return limit_line(await get_limit(ask.jobs.engine, ask.param("name")), await ask.jobs.engine.now())
-
-
-async def set_one(ask: Ask) -> LimitLine:
-    """Set a limit."""
-    body: SetLimitRequest = ask.body
-    await set_limit(
-        ask.jobs.engine,
-        ask.param("name"),
-        at_once=body.at_once,
-        rate=body.rate,
-        burst=body.burst,
-        by=ask.by,
-        reason=body.reason,
-    )
-    return await _limit(ask)
-
-
-async def reset_one(ask: Ask) -> LimitLine:
-    """Let the code's settings of a limit count again."""
-    await reset_limit(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
-    return await _limit(ask)
-
-
-async def close_one(ask: Ask) -> LimitLine:
-    """Close a limit for a time."""
-    body: CloseLimitRequest = ask.body
-    await close_limit(ask.jobs.engine, _limit_key(ask), milliseconds(body.duration), by=ask.by, reason=body.reason)
-    return await _limit(ask)
-
-
-async def open_one(ask: Ask) -> LimitLine:
-    """Open a closed limit."""
-    await open_limit(ask.jobs.engine, _limit_key(ask), by=ask.by, reason=ask.body.reason)
-    return await _limit(ask)
-
-
-def _limit_key(ask: Ask) -> str:
-    name, key = ask.param("name"), ask.body.key
-    if key is not None and key.partition("/")[0] != name:
-        raise Invalid(f"key {key[:60]!r} isn't one of limit {name}; write {name}/VALUE")
-    return key or name
-
-
 def _job_act(path: str, name: str, summary: str, scope: str, handle: Any, body: Any = ReasonRequest) -> Operation:
     return Operation("POST", f"/jobs/{{id}}/{path}", name, summary, scope, Acted, handle, body=body)
-
-
-def _place_act(path: str, name: str, summary: str, handle: Any, body: Any = ReasonRequest, to: Any = Done) -> Operation:
-    return Operation("POST", path, name, summary, ACT, to, handle, body=body)
 
 
 ACTS = (
@@ -428,21 +296,7 @@ ACTS = (
     _job_act("resolve", "resolve_job", "Complete a job in review with a result", REVIEW, resolve, ResolveRequest),
     _job_act("resolve-step", "resolve_step", "Decide a step in doubt", REVIEW, resolve_step, ResolveStepRequest),
     _job_act("discard", "discard_job", "Give up a job in review", REVIEW, discard),
-    _place_act("/jobs/{id}/budget", "add_budget", "Add to a job's budget", add_budget, AddBudgetRequest, BudgetLine),
-    _place_act("/queues/{name}/pause", "pause_queue", "Pause a queue", pause_queue),
-    _place_act("/queues/{name}/resume", "resume_queue", "Resume a queue", resume_queue),
-    _place_act("/queues/{name}/set", "set_queue", "Set how many jobs may wait in a queue", set_queue, SetQueueRequest),
-    _place_act("/queues/{name}/reset", "reset_queue", "Let the code's bound of a queue count", reset_queue),
-    _place_act("/workers/{name}/quiet", "quiet_worker", "Tell a worker to claim nothing more", quiet),
-    _place_act("/workers/{name}/resume", "resume_worker", "Let a quiet worker claim again", resume_worker),
-    _place_act("/schedules/{name}/pause", "pause_schedule", "Pause a schedule", pause_one),
-    _place_act("/schedules/{name}/resume", "resume_schedule", "Resume a schedule", resume_one),
-    _place_act("/schedules/{name}/run", "run_schedule", "Submit a schedule's job now", run_one),
-    _place_act("/schedules/{name}/remove", "remove_schedule", "Remove a schedule", remove_one),
-    _place_act("/limits/{name}/set", "set_limit", "Set a limit", set_one, SetLimitRequest, LimitLine),
-    _place_act("/limits/{name}/reset", "reset_limit", "Let the code's settings count", reset_one, to=LimitLine),
-    _place_act("/limits/{name}/close", "close_limit", "Close a limit for a time", close_one, CloseLimitRequest,
-               LimitLine),
-    _place_act("/limits/{name}/open", "open_limit", "Open a closed limit", open_one, OpenLimitRequest, LimitLine),
+    Operation("POST", "/jobs/{id}/budget", "add_budget", "Add to a job's budget", ACT, BudgetLine, add_budget,
+              body=AddBudgetRequest),
 )  # fmt: skip
-"""The calls that change something."""
+"""The calls that submit and change jobs."""

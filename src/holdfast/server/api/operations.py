@@ -13,13 +13,14 @@ from holdfast.server.api.live import LIVE
 from holdfast.server.api.looks import LOOKS
 from holdfast.server.api.openapi import openapi_of
 from holdfast.server.api.operation import PREFIX, Operation, route_of
+from holdfast.server.api.place_acts import PLACE_ACTS
 from holdfast.server.api.store import STORE
 from holdfast.server.api.watch import Watch
 from holdfast.server.call import Call
 from holdfast.server.routes import ANY, Family, Route
 from holdfast.server.site import Site
 
-OPERATIONS: tuple[Operation, ...] = (*LOOKS, *LIVE, *ACTS, *BULK, *BLOBS, *STORE)
+OPERATIONS: tuple[Operation, ...] = (*LOOKS, *LIVE, *ACTS, *PLACE_ACTS, *BULK, *BLOBS, *STORE)
 """Every call, in the order of the document."""
 
 
