@@ -20,6 +20,7 @@ from holdfast.core.errors import HoldfastError, StoreError
 from holdfast.core.model import Presence, Record
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.observers import Observed
 from holdfast.engines.records import WORKER
 from holdfast.engines.wakeups import Wakeups
 from tests.simulation.story import line_of
@@ -231,8 +232,8 @@ class Faults:
         return self.on and self.random.random() < self.odds.deaf
 
 
-class Wire:
-    """An engine, as one process sees it."""
+class Wire(Observed):
+    """An engine, as one process sees it. Nobody observes it."""
 
     guarantees = MemoryEngine.guarantees
 

@@ -88,9 +88,10 @@ async def test_a_copy_that_was_cut_off_before_it_had_its_records_never_runs(app:
         calls.clear()
     jobs = await app.open()
     store: Any = app.engine
-    store.fails["commit"] = 1
+    store.fails["commit"] = 1_000
     with pytest.raises(StoreError):
         await run.fork()
+    store.fails.clear()
 
     (left,) = await app.engine.find(Where(states=(State.PENDING,)))
     assert "waiting for its records, which are copied from another run" in str(await jobs.status(left.id))

@@ -36,7 +36,7 @@ class Tracer(Protocol):
         """Surround an insert. Gives the jobs to insert instead: their `meta` may carry the trace."""
 
     def processing(self, job: Job) -> AbstractContextManager[Callable[[str, Error | None], None]]:
-        """Surround an attempt. Gives what to call at its end, with its outcome and error."""
+        """Surround a run of a job. Gives what to call at its end, with its outcome and error."""
 
     def running(self, job: Job, step: str, path: str, tries: int) -> AbstractContextManager[Callable[[Error], None]]:
         """Surround one try of a step. Gives what to call if it fails."""

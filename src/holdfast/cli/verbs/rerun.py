@@ -49,7 +49,7 @@ calls. Steps that receive a changed value run again, too; everything else is kep
 A job in review is replayed. A job that has ended stays as it is, and a new run is made of it.
 In the step, current().feedback has the feedback, and current().rejected the rejected result.
 --args replaces the step's own arguments. --older-code selects the steps whose function had other
-source when it ran; holdfast show counts these fingerprints, and its --json has one with each step.
+source when it ran: holdfast show --json has a fingerprint of that source with each step.
 """
 )
 @click.argument("id", shell_complete=job_ids())
