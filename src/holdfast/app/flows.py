@@ -5,7 +5,7 @@ Must not know the App, only how to open its store. What a flow is as data: `core
 """
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeGuard, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
@@ -150,6 +150,19 @@ def _parts_of(one: AnySignature[Any]) -> tuple[Part, ...]:
     return (Part(members=(one,)),)
 
 
+def _is_group(one: Any) -> TypeGuard["FlowSignature[Any]"]:
+    return isinstance(one, FlowSignature) and one.kind == "group"
+
+
+def _plain_group(one: FlowSignature[Any]) -> Part:
+    """Return the jobs of a group as those of a batch, which has no place for what else the group says."""
+    (part,) = one.parts
+    if one.options or part.need is not None:
+        word = "need=" if part.need is not None else f"{next(iter(one.options))}="
+        raise Invalid(f"batch: its group has {word}, which a batch can't follow; give the batch a list of jobs instead")
+    return Part(members=part.members)
+
+
 def _members_of(given: Sequence[Any], where: str) -> tuple[AnySignature[Any], ...]:
     """Return signatures that were given one by one, or as one iterable."""
     is_iterable = len(given) == 1 and not isinstance(given[0], AnySignature) and isinstance(given[0], Iterable)
@@ -217,8 +230,8 @@ def chord(
     The callback gets the list of results as its first argument, and its result is the chord's. If too few jobs of the
     group succeed (see `group`), the callback is never submitted, and the chord fails.
     """
-    first = header if isinstance(header, GroupSignature) else GroupSignature(_members_of([header], "chord"), None)
-    return FlowSignature("chord", [*first.parts, *_parts_of(_signature(callback, "chord"))])
+    first = header if _is_group(header) else GroupSignature(_members_of([header], "chord"), None)
+    return FlowSignature("chord", [*_parts_of(first), *_parts_of(_signature(callback, "chord"))])
 
 
 def batch(
@@ -236,7 +249,7 @@ def batch(
     with None for jobs that failed. That list is also the batch's result. A batch with a failed job fails itself, unless
     `on_failure` or `on_complete` is there to handle it.
     """
-    part = Part(members=_members_of([members], "batch") if not isinstance(members, GroupSignature) else members.all)
+    part = _plain_group(members) if _is_group(members) else Part(members=_members_of([members], "batch"))
     given = {"on_success": on_success, "on_failure": on_failure, "on_complete": on_complete}
     callbacks = {name: _signature(one, f"batch: {name}") for name, one in given.items() if one is not None}
     return FlowSignature("batch", [part], callbacks)
@@ -248,5 +261,4 @@ class GroupSignature(FlowSignature[R]):
     def __init__(self, members: tuple[AnySignature[Any], ...], need: int | None) -> None:
         if need is not None and (type(need) is not int or not 0 <= need <= len(members)):
             raise Invalid(f"group(need={need!r}): give a number from 0 to {len(members)}, the number of its jobs")
-        self.all = members
         super().__init__("group", [Part(members=members, is_list=True, need=need)])
