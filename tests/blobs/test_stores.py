@@ -47,9 +47,20 @@ def test_what_is_put_is_there_whole_with_its_marks(store):
     assert list(store.list("y/")) == []
 
 
-def test_an_object_whose_content_fails_is_not_there(store):
+def test_a_file_of_several_parts_is_there_whole(store):
+    parts = [os.urandom(1 << 20) for _ in range(18)]
+
+    store.put("ab/abc", iter(parts))
+
+    assert store.size("ab/abc") == 18 << 20
+    assert b"".join(store.get("ab/abc")) == b"".join(parts)
+
+
+@pytest.mark.parametrize("parts", [1, 18])
+def test_an_object_whose_content_fails_is_not_there(store, parts):
     def broken():
-        yield b"half"
+        for _ in range(parts):
+            yield bytes(1 << 20)
         raise ValueError("the other half is missing")
 
     with pytest.raises(ValueError, match="other half"):

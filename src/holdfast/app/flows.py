@@ -5,7 +5,7 @@ Must not know the App, only how to open its store. What a flow is as data: `core
 """
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
@@ -150,11 +150,7 @@ def _parts_of(one: AnySignature[Any]) -> tuple[Part, ...]:
     return (Part(members=(one,)),)
 
 
-def _is_group(one: Any) -> TypeGuard["FlowSignature[Any]"]:
-    return isinstance(one, FlowSignature) and one.kind == "group"
-
-
-def _plain_group(one: FlowSignature[Any]) -> Part:
+def _plain_group(one: "GroupSignature[Any]") -> Part:
     """Return the jobs of a group as those of a batch, which has no place for what else the group says."""
     (part,) = one.parts
     if one.options or part.need is not None:
@@ -230,7 +226,7 @@ def chord(
     The callback gets the list of results as its first argument, and its result is the chord's. If too few jobs of the
     group succeed (see `group`), the callback is never submitted, and the chord fails.
     """
-    first = header if _is_group(header) else GroupSignature(_members_of([header], "chord"), None)
+    first = header if isinstance(header, GroupSignature) else GroupSignature(_members_of([header], "chord"), None)
     return FlowSignature("chord", [*_parts_of(first), *_parts_of(_signature(callback, "chord"))])
 
 
@@ -249,7 +245,9 @@ def batch(
     with None for jobs that failed. That list is also the batch's result. A batch with a failed job fails itself, unless
     `on_failure` or `on_complete` is there to handle it.
     """
-    part = _plain_group(members) if _is_group(members) else Part(members=_members_of([members], "batch"))
+    part = (
+        _plain_group(members) if isinstance(members, GroupSignature) else Part(members=_members_of([members], "batch"))
+    )
     given = {"on_success": on_success, "on_failure": on_failure, "on_complete": on_complete}
     callbacks = {name: _signature(one, f"batch: {name}") for name, one in given.items() if one is not None}
     return FlowSignature("batch", [part], callbacks)
@@ -258,7 +256,14 @@ def batch(
 class GroupSignature(FlowSignature[R]):
     """Jobs that run at the same time."""
 
-    def __init__(self, members: tuple[AnySignature[Any], ...], need: int | None) -> None:
+    def __init__(
+        self, members: tuple[AnySignature[Any], ...], need: int | None, options: Mapping[str, Any] | None = None
+    ) -> None:
         if need is not None and (type(need) is not int or not 0 <= need <= len(members)):
             raise Invalid(f"group(need={need!r}): give a number from 0 to {len(members)}, the number of its jobs")
-        super().__init__("group", [Part(members=members, is_list=True, need=need)])
+        super().__init__("group", [Part(members=members, is_list=True, need=need)], options=options)
+
+    def with_options(self, **options: Unpack[SubmitOptions]) -> "GroupSignature[R]":
+        """Return the same group with these options of `submit`. Options given earlier are replaced as a whole."""
+        (part,) = self.parts
+        return GroupSignature(part.members, part.need, options)
