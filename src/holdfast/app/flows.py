@@ -115,7 +115,8 @@ class FlowSignature(JobSignature[R]):
                 for place, part in enumerate(self.parts)
             ]
             flow = layered_flow(self.kind, layers)
-        call = flow_call(flow, _like(self.members()))
+        giving = self.parts[-1].members  # their results are the flow's
+        call = flow_call(flow, _like(self.members(), giving))
         return call_with(call, None, {"queue": call.queue, **self.options}, names_args=True) if self.options else call
 
 
@@ -128,12 +129,21 @@ def _calls(part: Part, *, is_first: bool) -> tuple[JobCall, ...]:
         raise BadValue(f"a job that comes after others gets their result as its first argument: {error}") from None
 
 
-def _like(members: Sequence[AnySignature[Any]]) -> JobCall:
-    """Return the settings of a flow's own job: the queue of its first job, and the longest time to keep results."""
-    keeps = [one.call.options.keep_ms for one in members]
-    keep_ms = None if None in keeps else max([one for one in keeps if one is not None], default=None)
+def _like(members: Sequence[AnySignature[Any]], giving: Sequence[AnySignature[Any]]) -> JobCall:
+    """Return the settings of a flow's own job: the queue of its first job, the longest time to keep jobs, and, of those
+    that give its result, the longest time to keep results.
+    """
+    keep_ms = _longest(one.call.options.keep_ms for one in members)
+    keep_result_ms = _longest(one.call.options.keep_result_ms for one in giving)
     queue = members[0].call.queue if members else "default"
-    return JobCall(type="", queue=queue, options=Options(retry=NEVER_AGAIN, keep_ms=keep_ms))
+    options = Options(retry=NEVER_AGAIN, keep_ms=keep_ms, keep_result_ms=keep_result_ms)
+    return JobCall(type="", queue=queue, options=options)
+
+
+def _longest(found: Iterable[int | None]) -> int | None:
+    """Return the longest time; None if one of them has none."""
+    times = list(found)
+    return None if None in times else max([one for one in times if one is not None], default=None)
 
 
 def _signature(one: Any, where: str) -> AnySignature[Any]:
