@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from holdfast import App, BlobGone, batch, chain, chord, group
+from holdfast.app.signatures import JobSignature
 from holdfast.blobs.blobs import Blobs
 from holdfast.blobs.collecting import DAY_MS, collect
 from holdfast.blobs.memory import MemoryBlobs
@@ -185,7 +187,7 @@ async def test_the_result_of_a_flow_is_dropped_with_those_of_its_jobs(clock):
         return text
 
     async with app.worker():
-        flows = {
+        flows: dict[JobSignature[Any], Any] = {
             chain(start.s(), brief.s()): "started",
             group(brief.s("a"), brief.s("b")): ["a", "b"],
             batch([brief.s("c")], on_success=start.s()): ["c"],
