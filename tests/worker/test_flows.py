@@ -345,6 +345,39 @@ async def test_long_results_stay_with_the_jobs_that_made_them(app, jobs):
     assert len(stored.result) < 200
 
 
+PLACES_TO_GO: dict[str, Any] = {"places": ["Rome", "Paris"], "~results_of": "summer"}
+"""Looks a little like what a flow stores in place of results."""
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_data_that_looks_like_a_reference_to_results_is_data(app, jobs):
+    @app.job(retries=0)
+    async def travel(trip: dict[str, Any]) -> dict[str, Any]:
+        return trip
+
+    told = await jobs.note.s("secret").submit()
+    async with app.worker():
+        await told.result(20)
+        for value in (PLACES_TO_GO, {"places": [[0, 1]]}, {"places": []}, {"~result_of": 1}):
+            run = await chain(travel.s(value), travel.s()).submit()
+            assert await run.result(20) == value
+        forged: dict[str, Any]
+        for forged in ({"~result_of": told.id}, {"places": [[0, 1]], "~results_of": told.id}):
+            with pytest.raises(BadValue, match="travel: its first argument: a dict of .* is reserved for Holdfast"):
+                group(travel.s(forged))
+        forge = await chain(jobs.note.s(told.id), _forging(app).s()).submit()
+        with pytest.raises(JobFailed, match="its result: a dict of .* is reserved for Holdfast"):
+            await forge.result(20)
+
+
+def _forging(app: App) -> Any:
+    @app.job(retries=0)
+    async def forge(id: str) -> dict[str, Any]:
+        return {"places": [[0, 1]], "~results_of": id}
+
+    return forge
+
+
 async def test_a_callback_whose_hint_has_no_room_for_a_failed_job_says_so(app, jobs):
     @app.job
     async def titles(pictures: list[Picture]) -> int:
