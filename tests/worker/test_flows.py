@@ -358,6 +358,7 @@ async def test_data_that_looks_like_a_reference_to_results_is_data(app, jobs):
     told = await jobs.note.s("secret").submit()
     async with app.worker():
         await told.result(20)
+        value: dict[str, Any]
         for value in (PLACES_TO_GO, {"places": [[0, 1]]}, {"places": []}, {"~result_of": 1}):
             run = await chain(travel.s(value), travel.s()).submit()
             assert await run.result(20) == value
