@@ -96,11 +96,12 @@ bench: $(VENV)/.dev ## measure speed, as ratios to the raw store and to peers in
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0 celery==5.7.0; then \
 	  peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
 	  $(BIN)/python benchmarks/rates.py sqlite:///jobs.db $$peers
-	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0; then \
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.4.0 'celery[redis]==5.7.0'; then \
 	  peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
 	  failed=0; $(BIN)/python benchmarks/flows.py sqlite:///jobs.db $$peers || failed=1; \
-	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/flows.py {url} || failed=1; \
+	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/flows.py {url} $$peers || failed=1; \
 	  $(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/flows.py {url} || failed=1; exit $$failed
+	@$(BIN)/python benchmarks/blobs.py
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/pruning.py {url}
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/known_types.py {url}
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/status.py {url}

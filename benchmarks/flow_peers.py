@@ -1,19 +1,24 @@
 """Flows of other libraries, run by their own interpreter: `python flow_peers.py dbos 1000 100 FOLDER`.
 
 Prints one JSON line: seconds for a fan-out of no-op children with its join, and for a chain. DBOS on SQLite with
-synchronous=FULL: a workflow that enqueues children and collects their results, and one that starts them one after the
-other.
+synchronous=FULL, in that folder: a workflow that enqueues children and collects their results, and one that starts them
+one after the other. Celery on Redis, whose URL stands in place of the folder: a chord and a chain, run by eight threads
+of this process, as ours are by eight slots.
 """
 
 import json
+import logging
+import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+SLOTS = 8
+PATIENCE = 300
 
-def dbos(children: int, links: int, folder: Path) -> dict[str, float]:
+
+def dbos(children: int, links: int, folder: str) -> dict[str, float]:
     """Queues for the fan-out, child workflows for the chain."""
     from dbos import DBOS
     from sqlalchemy import event
@@ -42,7 +47,7 @@ def dbos(children: int, links: int, folder: Path) -> dict[str, float]:
         return value
 
     DBOS.launch()
-    queue = DBOS.register_queue("leaves", worker_concurrency=8, polling_interval_sec=0.01)
+    queue = DBOS.register_queue("leaves", worker_concurrency=SLOTS, polling_interval_sec=0.01)
     DBOS.start_workflow(fan, 5).get_result()
     found = {
         "fan": seconds(lambda: DBOS.start_workflow(fan, children).get_result()),
@@ -50,6 +55,39 @@ def dbos(children: int, links: int, folder: Path) -> dict[str, float]:
     }
     DBOS.destroy()
     return found
+
+
+def celery(children: int, links: int, url: str) -> dict[str, float]:
+    """A chord, and a chain."""
+    from celery import Celery, chain, chord
+    from celery.contrib.testing.worker import start_worker
+
+    logging.disable(logging.CRITICAL)
+    app = Celery("bench", broker=url, backend=url)
+    app.conf.task_default_queue = f"bench-{os.getpid()}"
+
+    @app.task
+    def leaf(number: int) -> int:
+        return number
+
+    @app.task
+    def count(found: list[int]) -> int:
+        return len(found)
+
+    @app.task
+    def link(number: int) -> int:
+        return number + 1
+
+    def fan(number: int) -> None:
+        assert chord(leaf.s(one) for one in range(number))(count.s()).get(timeout=PATIENCE) == number
+
+    def chained(number: int) -> None:
+        run = chain(link.s(0), *[link.s() for _ in range(number - 1)]).delay()
+        assert run.get(timeout=PATIENCE, interval=0.01) == number
+
+    with start_worker(app, pool="threads", concurrency=SLOTS, perform_ping_check=False, loglevel="CRITICAL"):
+        fan(5)
+        return {"fan": seconds(lambda: fan(children)), "chain": seconds(lambda: chained(links))}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -61,9 +99,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 def main() -> None:
     """Run one library and print what it took."""
-    name, children, links, folder = sys.argv[1:]
-    peers = {"dbos": dbos}
-    print(json.dumps(peers[name](int(children), int(links), Path(folder))))
+    name, children, links, place = sys.argv[1:]
+    peers = {"dbos": dbos, "celery": celery}
+    print(json.dumps(peers[name](int(children), int(links), place)), flush=True)
 
 
 if __name__ == "__main__":

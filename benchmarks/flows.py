@@ -1,7 +1,9 @@
-"""How long flows take: a fan-out of no-op children with its join, and a chain. Ours beside DBOS.
+"""How long flows take: a fan-out of no-op children with its join, and a chain. On SQLite beside DBOS, on Redis beside
+Celery.
 
     python benchmarks/flows.py sqlite:///jobs.db --peers .venv-peers/bin/python
-    python benchmarks/flows.py postgresql://…  --rounds 5
+    python benchmarks/flows.py redis://… --peers .venv-peers/bin/python
+    python benchmarks/flows.py postgresql://…
 
 Default settings: one worker of eight slots in the submitting process. The fan-out is timed from `submit` to `result`,
 as a chord and as a job's `map`. Exits 1 if a bound is missed.
@@ -27,8 +29,8 @@ BOUNDS = {"sqlite": 0.5, "redis": 0.5, "postgresql": 0.7}
 TIMES = 12
 """How many times as long 10,000 children may take."""
 
-AHEAD = {"dbos": (5, 5)}
-"""How many times faster than a peer: the fan-out, and the chain."""
+AHEAD = {"sqlite": ("dbos", 5, 5), "redis": ("celery", 3, 3)}
+"""The peer on each kind of store, and how many times faster ours must be: the fan-out, and the chain."""
 
 
 async def ours(url: str) -> dict[str, float]:
@@ -90,11 +92,17 @@ def one_round(url: str) -> dict[str, float]:
             asyncio.run(engine.scrap(store))
 
 
+def beside(python: str, name: str, url: str) -> dict[str, float]:
+    """Measure a peer: on the same Redis, or in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        return peer(python, "flow_peers.py", name, CHILDREN, LINKS, url if name == "celery" else folder)
+
+
 def main() -> int:
     """Measure; 1 if a bound was missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("url")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter with the other libraries")
     given = parser.parse_args()
     kind = given.url.partition(":")[0]
@@ -106,12 +114,9 @@ def main() -> int:
     grows = [one["many"] / one["fan"] for one in rounds]
     fine &= check_floor(f"chord of {MANY:,} children, against {CHILDREN:,}", grows, TIMES, "times", at_most=True)
     print_figure(f"chain of {LINKS}", chains, "s")
-    peers = AHEAD if given.peers else {}
-    for name, (fan_ahead, chain_ahead) in peers.items():
-        theirs = []
-        for _ in range(given.rounds):
-            with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-                theirs.append(peer(given.peers, "flow_peers.py", name, CHILDREN, LINKS, folder))
+    if given.peers and kind in AHEAD:
+        name, fan_ahead, chain_ahead = AHEAD[kind]
+        theirs = [beside(given.peers, name, given.url) for _ in range(given.rounds)]
         if all(theirs):
             fan, chained = ([one[what] for one in theirs] for what in ("fan", "chain"))
             fine &= check_floor(f"{name}: fan-out, ours is faster", ratios(fan, fans), fan_ahead, "times")

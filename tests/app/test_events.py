@@ -1,15 +1,18 @@
 """Events: each subscribed job runs once for each event id, whoever emits it."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from holdfast import App, BadValue, Invalid, KeyConflict, NotAllowed, step
+from holdfast import App, BadValue, Invalid, KeyConflict, NotAllowed, StoreClosed, step
 from holdfast.core.codec import parse
 from holdfast.core.events import EVENT_DEPTH
 from holdfast.core.model import Job, State, Where
+from holdfast.worker.context import PLAIN, Current
 from tests.support.given import AT_ONCE_RETRY, QUICK, until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -160,6 +163,47 @@ async def test_events_that_lead_to_each_other_end_with_a_clear_error(app):
     assert (job.type, job.attempt) == ("back", 2)  # one more than it has used
     assert RAN[:-1] == list(range(1, EVENT_DEPTH + 1))
     assert "looks like a loop" in RAN[-1]
+
+
+@contextmanager
+def isolated_step(job: str) -> Iterator[None]:
+    """Run code as in the process of an isolated step: outside its attempt, which `current()` still names."""
+    token = PLAIN.set(Current(job_id=job, attempt=1, epoch=1, deadline=None, step="draw#1", first="draw#1"))
+    try:
+        yield
+    finally:
+        PLAIN.reset(token)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
+async def test_an_isolated_step_that_runs_again_emits_the_same_events(shop):
+    job = (await shop.s("film").submit()).id
+    tries = []
+    for _ in range(2):
+        with isolated_step(job):
+            tries.append([run.id for n in (1, 1, 2) for run in await shop.emit("order.paid", {"order": n})])
+
+    assert tries[0] == tries[1]
+    assert await events_of(shop, "order.paid") == [1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+async def test_events_that_isolated_steps_emit_are_no_endless_loop_either(shop):
+    last = await shop.emit("order.paid", {"order": 1})
+    for depth in range(2, EVENT_DEPTH + 1):
+        with isolated_step(last[0].id):
+            last = await shop.emit("order.paid", {"order": depth})
+
+    with isolated_step(last[0].id), pytest.raises(NotAllowed, match="looks like a loop"):
+        await shop.emit("order.paid", {"order": 0})
+
+
+async def test_an_isolated_step_has_no_store_in_memory():
+    with (
+        isolated_step("0192f3a4-5b6c-7d8e-9f01-23456789abcd"),
+        pytest.raises(StoreClosed, match="isolate the whole job"),
+    ):
+        await App("memory:").open()
 
 
 async def test_an_emitter_without_the_code_reaches_subscribers_that_a_worker_declared(shop, engine):

@@ -9,9 +9,9 @@ LARGE = 100_000
 """More characters than a record holds by itself."""
 
 
-def write_film(path: Path) -> bytes:
-    """Write a file of two megabytes; return its content."""
-    content = bytes(range(250)) * 8_000
+def write_film(path: Path, times: int = 1) -> bytes:
+    """Write a file of two megabytes, or several times as many; return its content."""
+    content = bytes(range(250)) * 8_000 * times
     path.write_bytes(content)
     return content
 

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from holdfast import App, BlobGone, chord, group
+from holdfast import App, BlobGone, batch, chain, chord, group
+from holdfast.app.signatures import JobSignature
 from holdfast.blobs.blobs import Blobs
 from holdfast.blobs.collecting import DAY_MS, collect
 from holdfast.blobs.memory import MemoryBlobs
@@ -168,4 +170,36 @@ async def test_a_result_is_kept_until_the_flow_that_passes_it_on_has_ended(clock
         clock.advance(2 * 3_600)
         with pytest.raises(BlobGone, match="as keep_result says"):
             await (await app.run(done[0].id)).result(timeout=60)
+    await app.close()
+
+
+async def test_the_result_of_a_flow_is_dropped_with_those_of_its_jobs(clock):
+    from holdfast.engines.memory import MemoryEngine
+
+    app = App(engine=MemoryEngine(clock), settings=QUICK)
+
+    @app.job
+    async def start() -> str:
+        return "started"
+
+    @app.job(keep_result="1h")
+    async def brief(text: str) -> str:
+        return text
+
+    async with app.worker():
+        flows: dict[JobSignature[Any], Any] = {
+            chain(start.s(), brief.s()): "started",
+            group(brief.s("a"), brief.s("b")): ["a", "b"],
+            batch([brief.s("c")], on_success=start.s()): ["c"],
+            group(brief.s("e"), start.s()): ["e", "started"],
+        }
+        runs = [await flow.submit() for flow in flows]
+        for run, value in zip(runs, flows.values(), strict=True):
+            assert await run.result(timeout=60) == value
+        clock.advance(2 * 3_600)
+        *brief_ones, mixed = runs
+        for run in brief_ones:
+            with pytest.raises(BlobGone, match="as keep_result says"):
+                await run.result(timeout=60)
+        assert await mixed.result(timeout=60) == ["e", "started"], "one of its jobs keeps its result as long as itself"
     await app.close()

@@ -1,9 +1,12 @@
 """The laws of every blob store: folder, memory, S3."""
 
+import asyncio
 import os
+import tracemalloc
 
 import pytest
 
+from holdfast import App, Blob
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.blobs.opening import blob_store
@@ -47,9 +50,46 @@ def test_what_is_put_is_there_whole_with_its_marks(store):
     assert list(store.list("y/")) == []
 
 
-def test_an_object_whose_content_fails_is_not_there(store):
+def test_a_file_of_several_parts_is_there_whole(store):
+    parts = [os.urandom(1 << 20) for _ in range(18)]
+
+    store.put("ab/abc", iter(parts))
+
+    assert store.size("ab/abc") == 18 << 20
+    assert b"".join(store.get("ab/abc")) == b"".join(parts)
+
+
+def test_a_file_is_never_whole_in_memory(tmp_path):
+    size = 32 << 20
+    with (tmp_path / "film.mp4").open("wb") as film:
+        film.truncate(size)
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.job
+    async def cut(film: Blob) -> Blob:
+        await film.save_to(tmp_path / "copy.mp4")
+        return await Blob.from_path(tmp_path / "copy.mp4")
+
+    async def pass_through() -> int:
+        async with app.worker():
+            run = await cut.submit(await Blob.from_path(tmp_path / "film.mp4"))
+            async with (await run.result(timeout=60)).open() as stream:
+                return sum([len(chunk) async for chunk in stream])
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(pass_through()) == size
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 << 20
+
+
+@pytest.mark.parametrize("parts", [1, 18])
+def test_an_object_whose_content_fails_is_not_there(store, parts):
     def broken():
-        yield b"half"
+        for _ in range(parts):
+            yield bytes(1 << 20)
         raise ValueError("the other half is missing")
 
     with pytest.raises(ValueError, match="other half"):

@@ -2,7 +2,11 @@
 
 import json
 import re
+import resource
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
@@ -12,7 +16,7 @@ import pytest
 
 from holdfast import App, Blob, JobFailed, chain, step
 from holdfast.blobs.folder import FolderBlobs
-from holdfast.blobs.local import files_beside
+from holdfast.blobs.local import files_beside, hold_file, hold_text, read_file
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.core.errors import BlobsAway
 from holdfast.core.model import State
@@ -50,6 +54,7 @@ class Broken(MemoryBlobs):
 
     is_away = True
     is_unreadable = False
+    refused = 0
 
     def get(self, key):
         if self.is_unreadable:
@@ -58,6 +63,7 @@ class Broken(MemoryBlobs):
 
     def put(self, key, chunks, marks=()):
         if self.is_away:
+            self.refused += 1
             raise OSError(28, "No space left on device")
         super().put(key, chunks, marks)
 
@@ -118,6 +124,30 @@ async def test_a_job_s_result_that_cannot_be_stored_is_held(broken, home):
         store.is_away = False
         await run.resolve(json.loads(read(held)))
         assert await run.result(timeout=60) == "y" * LARGE
+
+
+@pytest.mark.parametrize("kind", ["step", "job"])
+async def test_a_result_that_cannot_even_be_held_is_kept_by_its_worker_until_it_can(
+    broken, tmp_path, monkeypatch, kind
+):
+    app, store = broken
+    (tmp_path / "no-folder").touch()
+    monkeypatch.setattr("holdfast.blobs.local._folders", lambda: [tmp_path / "no-folder" / "unstored"])
+
+    @app.job(retries=3)
+    async def make() -> str:
+        if kind == "step":
+            return (await paid_text())[:1]
+        paid.append("job")
+        return "x" * LARGE
+
+    async with app.worker():
+        run = await make.submit()
+        await until(lambda: store.refused >= 3)
+        assert (await run.status()).state == "active"
+        store.is_away = False
+        assert set(await run.result(timeout=60)) == {"x"}
+    assert paid == ["text" if kind == "step" else "job"], "it was not paid for again"
 
 
 def app_with_large_results(url: str, **options) -> App:
@@ -230,28 +260,57 @@ async def test_a_submit_without_a_blob_store_that_works_stores_nothing(broken):
     await app.close()
 
 
-def test_a_full_disk_leaves_no_half_of_a_blob(tmp_path):
+@contextmanager
+def disk_with_room_for(size: int) -> Iterator[None]:
+    """Let every write of this process fail that makes a file longer than this."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_blob_keeps_no_half_of_it(tmp_path):
     store = FolderBlobs(tmp_path / "blobs")
 
-    def full():
-        yield b"x" * 1_000
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        store.put("ab/abc", full())
+    with disk_with_room_for(2 << 20), pytest.raises(OSError, match="File too large"):
+        store.put("ab/abc", [bytes(1 << 20)] * 3, ["ab/abc.job-1"])
 
     assert [one for one in (tmp_path / "blobs").rglob("*") if one.is_file()] == []
 
 
+def test_a_disk_that_is_full_in_the_middle_of_a_held_result_keeps_no_half_of_it(tmp_path, home):
+    with disk_with_room_for(1 << 20), pytest.raises(BlobsAway, match="either: File too large"):
+        hold_text("job-1", "x" * (2 << 20))
+
+    assert list((home / ".holdfast" / "unstored").iterdir()) == []
+
+
+def test_a_file_that_is_held_on_a_full_disk_gets_a_second_name(tmp_path, home, monkeypatch):
+    def full(path: Path, aside: Path) -> None:
+        aside.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    content = write_film(tmp_path / "film.mp4")
+    held = hold_file(read_file(tmp_path / "film.mp4"))
+    (tmp_path / "film.mp4").unlink()
+
+    assert b"".join(held.chunks()) == content
+    assert list(held.path.parent.iterdir()) == [held.path]
+
+
 class Flaky(BaseHTTPRequestHandler):
-    """Answers 503 to the first requests, and passes the others on to the S3 server."""
+    """Answers 503 to the first requests, and for some time. The others it passes on to the S3 server."""
 
     endpoint = ""
     refusals = 0
+    until = 0.0
 
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if Flaky.refusals > 0:
+        if Flaky.refusals > 0 or time.monotonic() < Flaky.until:
             Flaky.refusals -= 1
             self.send_response(503)
             self.send_header("Content-Length", "0")
@@ -348,8 +407,12 @@ async def test_a_misspelled_bucket_is_named_and_costs_no_result(tmp_path, monkey
         await app.close()
 
 
-async def test_values_reach_s3_although_it_answers_503_for_a_while(tmp_path, monkeypatch):
+async def test_values_reach_s3_although_it_answers_503_for_a_while(tmp_path, monkeypatch, rounds):
+    away = rounds(0, 60)  # seconds; with --soak a whole minute
     with s3_server() as endpoint:
+        from holdfast.blobs.objects import RETRY_SECONDS
+
+        assert RETRY_SECONDS > 60, "it may be away for a minute"
         Flaky.endpoint = endpoint
         server = ThreadingHTTPServer(("127.0.0.1", 0), Flaky)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -363,15 +426,15 @@ async def test_values_reach_s3_although_it_answers_503_for_a_while(tmp_path, mon
             async def echo(text: str, film: Blob) -> tuple[str, Blob]:
                 return text[::-1], film
 
-            write_film(tmp_path / "film.mp4")
+            write_film(tmp_path / "film.mp4", times=5)  # so much that it is sent in parts
             async with app.worker():
-                Flaky.refusals = 3
+                Flaky.refusals, Flaky.until = 3, time.monotonic() + away
                 run = await echo.submit("ab" * LARGE, await Blob.from_path(tmp_path / "film.mp4"))
-                Flaky.refusals = 3
-                text, film = await run.result(timeout=100)
+                Flaky.refusals, Flaky.until = 3, time.monotonic() + away
+                text, film = await run.result(timeout=300)
                 assert text == "ba" * LARGE
                 await film.save_to(tmp_path / "copy.mp4")
-            assert Flaky.refusals == 0
+            assert Flaky.refusals <= 0
             assert (tmp_path / "copy.mp4").read_bytes() == (tmp_path / "film.mp4").read_bytes()
         finally:
             server.shutdown()

@@ -1,11 +1,13 @@
 """The laws of `holdfast show`: readable at any width, in words, with steps named by their arguments."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import App, JobFailed, chain, chord
 from holdfast.app.job import DecoratedJob
 from holdfast.cli.load_app import load_app
 from tests.cli.conftest import Cli
@@ -109,3 +111,40 @@ def test_a_history_holds_no_python(cli: Cli, shown: str):
 
     assert "in doubt: send#order-42\n" in told
     assert not [mark for mark in ("['", "{'", "None", "_") if mark in told.partition("What happened")[2]]
+
+
+def test_a_flow_is_drawn_as_a_tree_with_what_has_not_started(cli: Cli):
+    app = App()
+
+    @app.job(retries=0)
+    async def draw(scene: str) -> str:
+        if scene == "storm":
+            raise ValueError("no paint left")
+        return scene
+
+    @app.job
+    async def join(scenes: list[str]) -> str:
+        return ", ".join(scenes)
+
+    async def fail() -> str:
+        run = await chord([draw.s("harbour"), chain(draw.s("storm"), draw.s())], join.s()).submit()
+        async with app.worker():
+            with pytest.raises(JobFailed):
+                await run.result(60)
+        await app.close()
+        return run.id
+
+    id = asyncio.run(fail())
+
+    lines = cli.ok("show", id).partition("The flow\n")[2].splitlines()
+    assert [re.sub(r"[0-9a-f]{8}", "ID", line).strip() for line in lines[:6]] == [
+        "chord ID: review",
+        "├─ draw ID: completed",
+        "├─ chain ID: review",
+        "│  ├─ draw ID: review: ValueError: no paint left",
+        "│  └─ draw: never started",
+        "└─ join: never started",
+    ]
+    parts = cli.json("show", id)["tree"]["parts"]
+    assert [one["name"] for one in parts] == ["draw", "chain", "join"]
+    assert [one["state"] for one in parts] == ["completed", "review", None]

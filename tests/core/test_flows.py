@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid
 from holdfast.core.flows import Flow, FlowStep, advance, check_flow, in_order, layers_of, places, ranges_of
-from holdfast.jobs.flows import Layer, batch_flow, flow_call, graph_flow, layered_flow, read_flow
+from holdfast.jobs.flows import Layer, batch_flow, flow_call, graph_flow, layered_flow, read_flow, request_of
 from holdfast.jobs.job_calls import JobCall
 from holdfast.jobs.requests import new_job
 
@@ -167,6 +167,16 @@ def test_a_flow_is_stored_as_canonical_json_and_equal_calls_once():
     run = read_flow(new_job(stored.request(0), ID, 0))
     assert run.flow == given
     assert run.calls[0].queue == "video"
+
+
+def test_a_callback_names_ten_thousand_results_in_a_few_words():
+    given = layered_flow("chord", [Layer(calls=(CALL,) * 10_000), Layer(calls=(OPEN,), is_list=False)])
+    call = flow_call(given, CALL)
+
+    run = read_flow(new_job(call.request(0), ID, 0))
+
+    assert len(call.args) < 10_000 * 16
+    assert len(request_of(run, 10_000, 0).args) < 100
 
 
 def test_a_step_has_no_key_of_its_own():

@@ -175,6 +175,17 @@ async def test_need_says_how_many_of_a_group_must_succeed(app, jobs):
             await too_few.result(20)
 
 
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_a_group_with_options_keeps_them_in_a_chord(app, jobs):
+    header = group([jobs.draw.s(1), jobs.fails.s()], need=1).with_options(meta={"kept": "yes"})
+    run = await chord(header, jobs.join.s()).submit()
+
+    async with app.worker():
+        assert await run.result(20) == "picture 1, –"
+    (inner,) = [job for job in await _children(app, run.id) if job.type == "holdfast.flow"]
+    assert inner.options.meta == {"kept": "yes"}
+
+
 @pytest.mark.parametrize("goes_well", [True, False])
 async def test_each_callback_of_a_batch_runs_once_and_only_if_it_is_due(app, jobs, goes_well):
     members = [jobs.draw.s(1), jobs.draw.s(2) if goes_well else jobs.fails.s()]
@@ -189,6 +200,33 @@ async def test_each_callback_of_a_batch_runs_once_and_only_if_it_is_due(app, job
     assert result == [Picture(title="picture 1"), Picture(title="picture 2") if goes_well else None]
     words = [one for one in RAN if one in ("well", "badly", "join")]
     assert sorted(words) == (["join", "well"] if goes_well else ["badly", "join"])
+
+
+@pytest.mark.parametrize("callback", ["on_success", "on_failure", "on_complete"])
+async def test_a_callback_that_fails_fails_its_batch(app, jobs, callback):
+    may_end = asyncio.Event()
+
+    @app.job(retries=0)
+    async def breaks(found: list[Any]) -> None:
+        await may_end.wait()
+        raise ValueError("no ink left")
+
+    member = jobs.fails.s() if callback == "on_failure" else jobs.draw.s(1)
+    run = await batch([jobs.draw.s(2), member], **{callback: breaks.s()}).submit()
+    async with app.worker():
+        await until(lambda: _rests_behind(app, run.id, "breaks"))  # so that the flow comes back in a new attempt
+        may_end.set()
+        with pytest.raises(JobFailed, match=r"step 3 of 3 failed: job .* \(breaks\) failed: ValueError: no ink left"):
+            await run.result(20)
+        await run.replay()
+        with pytest.raises(JobFailed, match=r"\(breaks\) failed: ValueError: no ink left"):
+            await run.result(20)
+
+
+async def _rests_behind(app, flow: str, type: str) -> bool:
+    """Whether a flow has suspended, and a job of this type runs."""
+    is_running = any(job.type == type and job.state is State.ACTIVE for job in await _children(app, flow))
+    return is_running and (await app.jobs.get(flow)).state is State.PENDING
 
 
 async def _all_ended(app, parent: str) -> bool:
@@ -307,6 +345,40 @@ async def test_long_results_stay_with_the_jobs_that_made_them(app, jobs):
     assert len(stored.result) < 200
 
 
+PLACES_TO_GO: dict[str, Any] = {"places": ["Rome", "Paris"], "~results_of": "summer"}
+"""Looks a little like what a flow stores in place of results."""
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_data_that_looks_like_a_reference_to_results_is_data(app, jobs):
+    @app.job(retries=0)
+    async def travel(trip: dict[str, Any]) -> dict[str, Any]:
+        return trip
+
+    told = await jobs.note.s("secret").submit()
+    async with app.worker():
+        await told.result(20)
+        value: dict[str, Any]
+        for value in (PLACES_TO_GO, {"places": [[0, 1]]}, {"places": []}, {"~result_of": 1}):
+            run = await chain(travel.s(value), travel.s()).submit()
+            assert await run.result(20) == value
+        forged: dict[str, Any]
+        for forged in ({"~result_of": told.id}, {"places": [[0, 1]], "~results_of": told.id}):
+            with pytest.raises(BadValue, match="travel: its first argument: a dict of .* is reserved for Holdfast"):
+                group(travel.s(forged))
+        forge = await chain(jobs.note.s(told.id), _forging(app).s()).submit()
+        with pytest.raises(JobFailed, match="its result: a dict of .* is reserved for Holdfast"):
+            await forge.result(20)
+
+
+def _forging(app: App) -> Any:
+    @app.job(retries=0)
+    async def forge(id: str) -> dict[str, Any]:
+        return {"places": [[0, 1]], "~results_of": id}
+
+    return forge
+
+
 async def test_a_callback_whose_hint_has_no_room_for_a_failed_job_says_so(app, jobs):
     @app.job
     async def titles(pictures: list[Picture]) -> int:
@@ -349,6 +421,11 @@ class TestCalls:
             (lambda: chain(jobs.draw), "isn't a signature; write draw.s(…)"),
             (lambda: group(cast(Any, 3)), "group: 3 isn't a signature; make one with job.s(…)"),
             (lambda: group([jobs.draw.s(1)], need=2), "group(need=2): give a number from 0 to 1"),
+            (lambda: batch(group([jobs.draw.s(1)], need=0)), "batch: its group has need=, which a batch can't follow"),
+            (
+                lambda: batch(group([jobs.draw.s(1)]).with_options(queue="gpu")),
+                "batch: its group has queue=, which a batch can't follow; give the batch a list of jobs instead",
+            ),
             (lambda: chain(jobs.title.s(), jobs.shout.s()).submit(), "has no first argument, so it can't be submitted"),
             (lambda: chain(jobs.draw.s(1), jobs.draw.s(2)), "gets their result as its first argument: draw"),
             (lambda: chain(jobs.draw.with_options(key="a").s(1)), "draw: a job in a flow can't have key="),

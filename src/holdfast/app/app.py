@@ -45,7 +45,7 @@ from holdfast.core.budgets import budget_of
 from holdfast.core.codec import Codec, Signature
 from holdfast.core.declared_limits import Limit, check_uses, declare
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, Moved, NotFound
+from holdfast.core.errors import Invalid, Moved, NotFound, StoreClosed
 from holdfast.core.events import check_event
 from holdfast.core.fairness import check_fair
 from holdfast.core.keys import check_queue
@@ -65,7 +65,7 @@ from holdfast.jobs.transfer.move import check_here
 from holdfast.redaction import register_secrets
 from holdfast.worker import context
 from holdfast.worker.children import recorded_type
-from holdfast.worker.context import attempt_here, check_loaded, check_no_tx, loop_here
+from holdfast.worker.context import attempt_here, check_loaded, check_no_tx, job_outside, loop_here
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.worker import Worker
 
@@ -194,7 +194,15 @@ class App:
         opening.set_result(True)
 
     async def _check_here(self) -> None:
-        """Refuse a store whose jobs were moved away: a worker would wait there for ever."""
+        """Refuse a store whose jobs were moved away: a worker would wait there for ever. And one in the memory of an
+        isolated step's process, which nobody else would see.
+        """
+        if job_outside() is not None and self.engine.guarantees.durable == "nothing":
+            await self.engine.close()
+            raise StoreClosed(
+                f"{self.url}: this isolated step has a process of its own, which can't reach the store of its job; use "
+                "the store in the job's code, isolate the whole job, or take a store that processes share"
+            )
         try:
             await check_here(self.engine)
         except Moved:

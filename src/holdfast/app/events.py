@@ -5,6 +5,7 @@ under a key made of its name and id.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from holdfast.jobs.subscriptions import depth_above, known_events, subscribers_o
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.child_jobs import call_name
-from holdfast.worker.context import attempt_here
+from holdfast.worker.context import Current, attempt_here, job_outside
 from holdfast.worker.own_loop import await_on_loop, is_away
 from holdfast.worker.registry import JobSpec, Registry
 
@@ -38,6 +39,8 @@ class Events:
     def __init__(self, open: Callable[[], Awaitable[Jobs]], registry: Registry) -> None:
         self._open = open
         self._registry = registry
+        self._outside: Current | None = None
+        self._numbers: Counter[str] = Counter()
 
     def subscribe(self, name: str, job: DecoratedJob[..., Any]) -> None:
         """Let each event of this name submit this job, with its payload as the only argument."""
@@ -58,8 +61,9 @@ class Events:
         """See App.emit."""
         attempt = attempt_here()
         if attempt is None:
-            depth, jobs = 1, await self._open()
-            own_id = secrets.token_hex(16) if id is None else check_event_id(id)
+            jobs, outside = await self._open(), job_outside()
+            depth = await self._depth_outside(jobs, outside)
+            own_id = self._new_id(outside, name, payload) if id is None else check_event_id(id)
             requests = await self._requests(jobs, name, payload, own_id, depth, await jobs.engine.now())
             return await self._submit(jobs, requests, connection)
         if connection is not None:
@@ -67,6 +71,21 @@ class Events:
         if is_away(attempt):
             return await await_on_loop(attempt, self._emit_inside(attempt, name, payload, id))
         return await self._emit_inside(attempt, name, payload, id)
+
+    async def _depth_outside(self, jobs: Jobs, outside: Current | None) -> int:
+        """Return how many events lead to one that is emitted outside an attempt, itself included."""
+        (job,) = [None] if outside is None else await jobs.engine.get([outside.job_id])
+        return 1 if job is None else await depth_above(jobs.engine, job) + 1
+
+    def _new_id(self, outside: Current | None, name: str, payload: Any) -> str:
+        """Make the id of an event without one. For a job it is the same when the step that emits it runs again."""
+        if outside is None:
+            return secrets.token_hex(16)
+        if self._outside is not outside:
+            self._outside, self._numbers = outside, Counter()
+        call = f"{outside.first or outside.step}/~emit:{name}\n{encode(payload, payload.__class__)}"
+        self._numbers[call] += 1
+        return derived_id(outside.job_id, f"{call}\n{self._numbers[call]}")
 
     async def _emit_inside(self, attempt: Attempt, name: str, payload: Any, id: str | None) -> list[Run[Any]]:
         """Emit an event inside a job. Without an id it gets one that is the same whenever the job runs again.

@@ -115,7 +115,8 @@ class FlowSignature(JobSignature[R]):
                 for place, part in enumerate(self.parts)
             ]
             flow = layered_flow(self.kind, layers)
-        call = flow_call(flow, _like(self.members()))
+        giving = self.parts[-1].members  # their results are the flow's
+        call = flow_call(flow, _like(self.members(), giving))
         return call_with(call, None, {"queue": call.queue, **self.options}, names_args=True) if self.options else call
 
 
@@ -128,12 +129,21 @@ def _calls(part: Part, *, is_first: bool) -> tuple[JobCall, ...]:
         raise BadValue(f"a job that comes after others gets their result as its first argument: {error}") from None
 
 
-def _like(members: Sequence[AnySignature[Any]]) -> JobCall:
-    """Return the settings of a flow's own job: the queue of its first job, and the longest time to keep results."""
-    keeps = [one.call.options.keep_ms for one in members]
-    keep_ms = None if None in keeps else max([one for one in keeps if one is not None], default=None)
+def _like(members: Sequence[AnySignature[Any]], giving: Sequence[AnySignature[Any]]) -> JobCall:
+    """Return the settings of a flow's own job: the queue of its first job, the longest time to keep jobs, and, of those
+    that give its result, the longest time to keep results.
+    """
+    keep_ms = _longest(one.call.options.keep_ms for one in members)
+    keep_result_ms = _longest(one.call.options.keep_result_ms for one in giving)
     queue = members[0].call.queue if members else "default"
-    return JobCall(type="", queue=queue, options=Options(retry=NEVER_AGAIN, keep_ms=keep_ms))
+    options = Options(retry=NEVER_AGAIN, keep_ms=keep_ms, keep_result_ms=keep_result_ms)
+    return JobCall(type="", queue=queue, options=options)
+
+
+def _longest(found: Iterable[int | None]) -> int | None:
+    """Return the longest time; None if one of them has none."""
+    times = list(found)
+    return None if None in times else max([one for one in times if one is not None], default=None)
 
 
 def _signature(one: Any, where: str) -> AnySignature[Any]:
@@ -148,6 +158,15 @@ def _parts_of(one: AnySignature[Any]) -> tuple[Part, ...]:
     if isinstance(one, FlowSignature) and not one.options and one.kind != "batch":
         return one.parts
     return (Part(members=(one,)),)
+
+
+def _plain_group(one: "GroupSignature[Any]") -> Part:
+    """Return the jobs of a group as those of a batch, which has no place for what else the group says."""
+    (part,) = one.parts
+    if one.options or part.need is not None:
+        word = "need=" if part.need is not None else f"{next(iter(one.options))}="
+        raise Invalid(f"batch: its group has {word}, which a batch can't follow; give the batch a list of jobs instead")
+    return Part(members=part.members)
 
 
 def _members_of(given: Sequence[Any], where: str) -> tuple[AnySignature[Any], ...]:
@@ -218,7 +237,7 @@ def chord(
     group succeed (see `group`), the callback is never submitted, and the chord fails.
     """
     first = header if isinstance(header, GroupSignature) else GroupSignature(_members_of([header], "chord"), None)
-    return FlowSignature("chord", [*first.parts, *_parts_of(_signature(callback, "chord"))])
+    return FlowSignature("chord", [*_parts_of(first), *_parts_of(_signature(callback, "chord"))])
 
 
 def batch(
@@ -236,7 +255,9 @@ def batch(
     with None for jobs that failed. That list is also the batch's result. A batch with a failed job fails itself, unless
     `on_failure` or `on_complete` is there to handle it.
     """
-    part = Part(members=_members_of([members], "batch") if not isinstance(members, GroupSignature) else members.all)
+    part = (
+        _plain_group(members) if isinstance(members, GroupSignature) else Part(members=_members_of([members], "batch"))
+    )
     given = {"on_success": on_success, "on_failure": on_failure, "on_complete": on_complete}
     callbacks = {name: _signature(one, f"batch: {name}") for name, one in given.items() if one is not None}
     return FlowSignature("batch", [part], callbacks)
@@ -245,8 +266,14 @@ def batch(
 class GroupSignature(FlowSignature[R]):
     """Jobs that run at the same time."""
 
-    def __init__(self, members: tuple[AnySignature[Any], ...], need: int | None) -> None:
+    def __init__(
+        self, members: tuple[AnySignature[Any], ...], need: int | None, options: Mapping[str, Any] | None = None
+    ) -> None:
         if need is not None and (type(need) is not int or not 0 <= need <= len(members)):
             raise Invalid(f"group(need={need!r}): give a number from 0 to {len(members)}, the number of its jobs")
-        self.all = members
-        super().__init__("group", [Part(members=members, is_list=True, need=need)])
+        super().__init__("group", [Part(members=members, is_list=True, need=need)], options=options)
+
+    def with_options(self, **options: Unpack[SubmitOptions]) -> "GroupSignature[R]":
+        """Return the same group with these options of `submit`. Options given earlier are replaced as a whole."""
+        (part,) = self.parts
+        return GroupSignature(part.members, part.need, options)

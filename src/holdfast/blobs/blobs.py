@@ -13,10 +13,12 @@ before the job's own record. See docs/decisions/0043.
 import hashlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.blobs import threads
 from holdfast.blobs.local import LocalFile, find_file
@@ -34,6 +36,8 @@ from holdfast.core.references import (
     references_in,
 )
 
+T = TypeVar("T")
+
 TRASH = "trash/"
 
 DAMAGED = ".damaged"
@@ -50,19 +54,29 @@ class Blobs:
     """Large values and files of the jobs of one store. Without a blob store, values stay small and there are no files.
 
     `find` names the blob store, and the prefix of all keys: other stores may use the same one. It may create the
-    prefix, if its argument says so; otherwise there is none if nothing was ever kept.
+    prefix, if its argument says so; otherwise there is none if nothing was ever kept. `find_former` names the places
+    where blobs were kept before another one was configured. They are still read, and nothing new is stored there.
     """
 
-    def __init__(self, find: Callable[[bool], Awaitable[tuple[BlobStore | None, str | None]]]) -> None:
+    def __init__(
+        self,
+        find: Callable[[bool], Awaitable[tuple[BlobStore | None, str | None]]],
+        find_former: "Callable[[], Awaitable[Sequence[Blobs]]] | None" = None,
+    ) -> None:
         self._find = find
+        self._find_former = find_former
         self.store: BlobStore | None = None
         self.prefix: str | None = None
+        self.former: Sequence[Blobs] = ()
         self._marked: dict[tuple[str, str], float] = {}
 
     async def ready(self, *, create: bool = False) -> "Blobs":
         """Find the blob store, before the calls that block."""
         if self.prefix is None:
-            self.store, self.prefix = await self._find(create)
+            store, prefix = await self._find(create)
+            if self._find_former is not None:
+                self.former = [await one.ready() for one in await self._find_former()]
+            self.store, self.prefix = store, prefix
         return self
 
     # Values.
@@ -96,14 +110,15 @@ class Blobs:
             return text
         reference = reference_in(text)
         await self.ready()
-        return (await threads.run(lambda: b"".join(self.chunks(reference)))).decode()
+        return (await self._wherever(lambda blobs: b"".join(blobs.chunks(reference)))).decode()
 
     # Files.
 
     async def refer(self, references: Iterable[Reference], job: str) -> None:
         """Mark blobs as needed by this job, and upload those that are only files here. Raises BlobGone."""
         await self.ready(create=True)
-        await threads.run(self._refer_all, list(dict.fromkeys(references)), job)
+        asked = list(dict.fromkeys(references))
+        await self._wherever(lambda blobs: blobs._refer_all(asked, job))
 
     async def put_file(self, file: LocalFile, job: str) -> None:
         """Upload a file for this job, unless it is there already. Raises BlobsAway, also if there is no blob store."""
@@ -120,7 +135,7 @@ class Blobs:
     async def save(self, reference: Reference, path: Path) -> None:
         """Write a blob to a file. An existing file is replaced once the whole blob is there."""
         await self.ready()
-        await threads.run(self.save_now, reference, path)
+        await self._wherever(lambda blobs: blobs.save_now(reference, path))
 
     async def copy_from(self, other: "Blobs", references: Iterable[Reference], job: str) -> None:
         """Copy what a job refers to from the blobs of another store. What isn't there any more is left out."""
@@ -130,8 +145,24 @@ class Blobs:
 
     async def is_empty(self) -> bool:
         """Whether nothing was ever kept here."""
-        store, prefix = (await self.ready()).store, self.prefix
-        return store is None or prefix is None or await threads.run(lambda: next(store.list(prefix), None)) is None
+        await self.ready()
+        places = [(one.store, one.prefix) for one in (self, *self.former)]
+        known = [(store, prefix) for store, prefix in places if store is not None and prefix is not None]
+        return not await threads.run(lambda: any(next(store.list(prefix), None) for store, prefix in known))
+
+    async def _wherever(self, act: "Callable[[Blobs], T]") -> T:
+        """Do this in a thread. If a blob is gone, another process may have been given another place since we looked."""
+        try:
+            return await threads.run(act, self)
+        except BlobGone:
+            now = await Blobs(self._find, self._find_former).ready()
+            if now._places() == self._places():
+                raise
+            return await threads.run(act, now)
+
+    def _places(self) -> list[tuple[str, str | None]]:
+        found = [one for one in (self, *self.former) if one.store is not None]
+        return [(one.store.place, one.prefix) for one in found if one.store is not None]
 
     # Calls that block. `ready` was called before.
 
@@ -161,7 +192,8 @@ class Blobs:
         if self.store is None:
             return None
         with self._guarded():
-            found = (self.store.size(key) for key in self._keys_of(reference))
+            keys = self._keys_of(reference)
+            found = chain((self.store.size(key) for key in keys), (one.size(reference) for one in self.former))
             return next((size for size in found if size is not None), None)
 
     def save_now(self, reference: Reference, path: Path) -> None:
@@ -193,8 +225,13 @@ class Blobs:
                 with suppress(NoObject):
                     yield from store.get(key)
                     return
-            if store.has(self.key_of(reference) + DAMAGED):
-                raise _altered(reference, store)
+        for one in self.former:
+            with suppress(BlobGone):
+                assert one.store is not None, "a former place has a store"
+                yield from one._found(one.store, reference)
+                return
+        if self.prefix is not None and store.has(self.key_of(reference) + DAMAGED):
+            raise _altered(reference, store)
         raise BlobGone(
             f"{_named(reference)} isn't in the blob store {store.place} any more; restore it from a backup, or run the "
             "job again"
@@ -256,7 +293,9 @@ class Blobs:
                         store.put(key, chunks())
                 elif not store.has(key):
                     store.move(f"{self.prefix}{TRASH}{reference.sha256}", key)
-                    if not store.has(key):
+                    if not store.has(key) and self.former:
+                        store.put(key, self.chunks(reference))
+                    elif not store.has(key):
                         next(self._found(store, reference))  # raises
         while len(self._marked) >= MARKED_KEPT:
             self._marked.pop(next(iter(self._marked)), None)

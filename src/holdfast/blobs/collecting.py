@@ -9,18 +9,24 @@ this looks at the marks again, sees the new one, and puts the blob back. Whoever
 was in the trash for a day is ever deleted, so no pause of less than a day between two acts of anybody loses a blob.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import suppress
 from itertools import groupby, islice
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from holdfast.blobs import threads
 from holdfast.blobs.blobs import TRASH, Blobs
 from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.store import BlobStore, Stored
+from holdfast.core.errors import BlobsAway
 
 DAY_MS = 24 * 3_600_000
 """How long a mark without a job counts, and how long a blob stays in the trash."""
+
+_NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 
 GROUPS_AT_ONCE = 200
 """How many blobs are judged together."""
@@ -58,17 +64,24 @@ async def collect(blobs: Blobs, left: IdsLeft, now: int) -> Collected:
     trash = store.list(f"{prefix}{TRASH}")  # first: what this round puts there stays for a day
     while old := await threads.run(lambda: list(islice(trash, GROUPS_AT_ONCE))):
         await _empty(store, prefix, [one for one in old if one.at < now - DAY_MS], left, now, done)
-    everything = _found(store.list(prefix), f"{prefix}{TRASH}")
+    everything = _found(store.list(prefix), prefix)
     while some := await threads.run(lambda: list(islice(everything, GROUPS_AT_ONCE))):
         needed = set(await left({job for one in some for job in one.marks}))
         await threads.run(_sort_out, store, prefix, some, needed, now, done)
+    for former in blobs.former:
+        with suppress(BlobsAway):  # it may have been given up
+            there = await collect(former, left, now)
+            done = Collected(*(one + other for one, other in zip(astuple(done), astuple(there), strict=True)))
     return done
 
 
-def _found(listed: Iterator[Stored], trash: str) -> Iterator[Found]:
-    """The blobs with their marks. They follow one another in a list, because of their names."""
+def _found(listed: Iterator[Stored], prefix: str) -> Iterator[Found]:
+    """The blobs with their marks. They follow one another in a list, because of their names.
+
+    What has no name of ours belongs to somebody else: another store may have its folder inside this one.
+    """
     for key, ones in groupby(listed, key=lambda one: one.key.partition(".")[0]):
-        if key.startswith(trash):
+        if not _NAME.fullmatch(key, len(prefix)):
             continue
         found = Found(key, {})
         for one in ones:
@@ -97,7 +110,7 @@ async def _empty(store: BlobStore, prefix: str, old: list[Stored], left: IdsLeft
     for one in old:
         name = one.key.rpartition("/")[2]
         key = f"{prefix}{name[:2]}/{name}"
-        (found,) = await threads.run(lambda key=key: list(_found(store.list(key), TRASH))) or [Found(key, {})]
+        (found,) = await threads.run(lambda key=key: list(_found(store.list(key), prefix))) or [Found(key, {})]
         needed = set(await left(found.marks))
         if any(job in needed or at > now - DAY_MS for job, at in found.marks.items()):
             await threads.run(store.move, one.key, key)

@@ -3,6 +3,7 @@
 Must not know a blob store. A file that `Blob.from_path` names outside a job is uploaded when it is submitted.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -74,13 +75,12 @@ def find_file(reference: Reference) -> LocalFile | None:
 
 def hold_file(file: LocalFile) -> LocalFile:
     """Copy a file to where it stays, because it can't be uploaded now and may be a temporary one."""
-    for folder in _holding_folders():
+    for folder in _folders():
         held = folder / file.reference.sha256
         with suppress(OSError):
+            _make_folder(folder)
             if not held.exists():
-                aside = held.with_suffix(".part")
-                shutil.copyfile(file.path, aside)
-                aside.rename(held)
+                _copy(file.path, held)
             return note_file(LocalFile(held, file.reference))
     raise BlobsAway(f"{file.path} can't be uploaded, and it can't be copied to {_named_folders()} either")
 
@@ -88,13 +88,18 @@ def hold_file(file: LocalFile) -> LocalFile:
 def hold_text(name: str, text: str) -> Path:
     """Write a result that can't be stored to a new local file; return its path."""
     trouble = ""
-    for folder in _holding_folders():
+    for folder in _folders():
         try:
+            _make_folder(folder)
             descriptor, path = tempfile.mkstemp(suffix=".json", prefix=f"{name}-", dir=folder)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                Path(path).unlink(missing_ok=True)
+                raise
             return Path(path)
         except OSError as error:
             trouble = error.strerror or str(error)
@@ -107,11 +112,22 @@ def files_beside(path: Path, text: str) -> list[LocalFile]:
     return [note_file(LocalFile(held, one)) for held, one in found if held.is_file()]
 
 
-def _holding_folders() -> Iterator[Path]:
-    for folder in _folders():
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            yield folder
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file; or, on a disk that is full, give the same file a second name, which needs no room."""
+    aside = to.with_suffix(".part")
+    try:
+        shutil.copyfile(path, aside)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        if error.errno != errno.ENOSPC:
+            raise
+        to.hardlink_to(path)
+    else:
+        aside.rename(to)
 
 
 def _folders() -> list[Path]:

@@ -6,6 +6,7 @@ A step that gets a result has a reference as its first argument: `{"~result_of":
 [[0, 30]]}` for a list of the results of a flow's steps. It is replaced by the results when the step starts.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -141,6 +142,7 @@ class _Parts:
         if call.key is not None or call.options.unique is not None:
             word = "key=" if call.key is not None else "unique="
             raise Invalid(f"{call.type}: a job in a flow can't have {word}; give it to the flow's own submit")
+        _check_own(call.args, f"{call.type}: its first argument", at=1)
         alike = replace(call, args="[]")
         number = self._known.setdefault(msgspec.json.encode(alike), len(self.calls))
         if number == len(self.calls):
@@ -250,12 +252,18 @@ def _with_first(first: str, text: str) -> str:
 
 def has_reference(job: Job) -> bool:
     """Whether a job is a step of a flow, and its first argument is, or may be, a reference to results."""
-    may_have = job.args.startswith(_STARTS) or is_kept_outside(job.args)
+    may_have = _is_first(job.args) or is_kept_outside(job.args)
     return may_have and is_member(job) and job.type != FLOW_TYPE
 
 
-_STARTS_RESULTS = f'{{"{PLACES}":['
-_STARTS = (f'[{{"{RESULT_OF}"', f"[{_STARTS_RESULTS}")
+_MANY = rf'\{{"{PLACES}":\[(?:\[\d+,\d+\],?)*\],"{RESULTS_OF}":"[^"\\]+"\}}'
+_REFERENCE = re.compile(rf'\{{"{RESULT_OF}":"[^"\\]+"\}}|{_MANY}')
+_RESULTS = re.compile(_MANY)
+
+
+def _is_first(args: str) -> bool:
+    """Whether the first of these arguments is a reference to results."""
+    return _REFERENCE.match(args, 1) is not None
 
 
 def is_member(job: Job) -> bool:
@@ -269,7 +277,7 @@ async def resolved_args(engine: Engine, job: Job) -> str:
         return job.args
     with reading_arguments():
         text = await engine.blobs.fetch(job.args)
-        if not text.startswith(_STARTS):
+        if not _is_first(text):
             return text
         first, *rest = msgspec.json.decode(text, type=list[Raw])
         value = await resolve_reference(engine, bytes(first).decode())
@@ -305,7 +313,7 @@ async def result_text(engine: Engine, job: Job) -> str:
 
 async def flow_result(engine: Engine, text: str) -> str:
     """Return the result of a flow as text, given what is stored with the flow itself."""
-    return await resolve_reference(engine, text) if text.startswith(_STARTS_RESULTS) else text
+    return await resolve_reference(engine, text) if _RESULTS.fullmatch(text) else text
 
 
 def misfit(text: str, error: BadValue) -> BadValue:
@@ -354,10 +362,17 @@ async def own_result(engine: Engine, run: FlowRun) -> str:
     ids = [run.id_of(place) for place in places(run.flow.result)]
     texts = await _results(engine, ids)
     if run.flow.single:
-        return texts[0]
+        return _check_own(texts[0], "its result")
     if sum(map(len, texts)) > INLINE_BYTES:
         return _many(run.job.id, run.flow.result)
     return f"[{','.join(texts)}]"
+
+
+def _check_own(text: str, what: str, at: int = 0) -> str:
+    """Refuse somebody's own value that would be read as a reference to the results of other jobs."""
+    if _REFERENCE.match(text, at):
+        raise BadValue(f"{what}: a dict of {RESULT_OF!r} or {RESULTS_OF!r} is reserved for Holdfast; use another key")
+    return text
 
 
 async def count_done(engine: Engine, job: Job) -> tuple[int, int]:

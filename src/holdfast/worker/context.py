@@ -179,6 +179,9 @@ UNDONE: ContextVar[tuple[str, str, str, str] | None] = ContextVar("holdfast_undo
 the provider knows.
 """
 
+NO_JOB = "plain-"
+"""How the job id of a call outside any job begins."""
+
 PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
 
 
@@ -186,7 +189,7 @@ PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
 def plain_call(step: str) -> Iterator[None]:
     """Run a call outside any job, as in a unit test. Inside it, `current()` works and has a unique key."""
     outer = PLAIN.get()
-    job_id = f"plain-{secrets.token_hex(8)}" if outer is None else outer.job_id
+    job_id = f"{NO_JOB}{secrets.token_hex(8)}" if outer is None else outer.job_id
     path = f"{step}#{secrets.token_hex(8)}" if step else ""
     token = PLAIN.set(Current(job_id=job_id, attempt=1, epoch=0, deadline=None, step=path))
     try:
@@ -261,6 +264,15 @@ def attempt_here() -> Attempt | None:
     """Return the attempt that this code belongs to. A forked child belongs to none: its parent runs the attempt."""
     attempt = ATTEMPT.get()
     return attempt if attempt is None or attempt.is_here() else None
+
+
+def job_outside() -> Current | None:
+    """Return the job and step that this code runs for, if it runs outside their attempt: in the process of an isolated
+    step, or in a forked child.
+    """
+    plain = PLAIN.get()
+    is_outside = plain is not None and not plain.job_id.startswith(NO_JOB) and attempt_here() is None
+    return plain if is_outside else None
 
 
 def timers_here(context: contextvars.Context | None) -> Timers | None:

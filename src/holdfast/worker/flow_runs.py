@@ -79,7 +79,8 @@ class _Runner:
     async def _skip_layers(self, layers: Sequence[range]) -> None:
         """Leave out the layers before the last one that has begun, so that their jobs needn't be read again.
 
-        If all steps of a layer were submitted, the failures before it were no reason to stop.
+        If all steps of a layer were submitted, the failures before it were no reason to stop. A step that starts
+        because of failures needs to know them.
         """
         attempt, run = self._attempt, self._run
         with attempt.activity():
@@ -87,7 +88,7 @@ class _Runner:
             begun = await attempt.persist(lambda: attempt.engine.get(first))
             last = max((place for place, job in enumerate(begun) if job is not None), default=0)
             layer = layers[-PAGE_LIMIT:][last]
-            if layer[0] == 0 or len(layer) > PAGE_LIMIT:
+            if layer[0] == 0 or len(layer) > PAGE_LIMIT or any(run.flow.steps[place].on_failure for place in layer):
                 return
             ids = [run.id_of(place) for place in layer]
             jobs = await attempt.persist(lambda: attempt.engine.get(ids))

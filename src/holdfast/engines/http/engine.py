@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.blobs.blobs import Blobs
 from holdfast.blobs.store import BlobStore
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.model import (
@@ -90,6 +91,10 @@ class HttpEngine(Remote):
     async def _find_blobs(self, create: bool) -> tuple[BlobStore | None, str | None]:
         """See KeepsBlobs. The server knows where its blobs are, whatever is configured here."""
         return HttpBlobs(self._wire), ""
+
+    async def _find_former_blobs(self) -> list[Blobs]:
+        """See KeepsBlobs. The server looks there itself."""
+        return []
 
     async def ask(self, method: str, path: str, body: Any = None) -> bytes:
         """See Remote."""
