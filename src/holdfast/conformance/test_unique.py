@@ -117,6 +117,19 @@ async def test_a_refusal_names_the_existing_job_and_inserts_nothing(engine: Engi
     assert await dump(engine) == before
 
 
+async def test_a_refusal_concerns_nobody_who_submits_at_the_same_moment(engine: Engine, clock: StoreClock) -> None:
+    first = await submit(engine, clock)
+    alike = [job(clock, options=unique(then=REFUSE)) for _ in range(8)]
+    others = [job(clock, options=unique(name=f"{n:064x}", then=REFUSE)) for n in range(8)]
+
+    both = [one for pair in zip(alike, others, strict=True) for one in pair]
+    answers = await asyncio.gather(*(engine.insert([one]) for one in both), return_exceptions=True)
+
+    assert [getattr(answer, "id", None) for answer in answers[::2]] == [first.id] * 8
+    assert answers[1::2] == [[Inserted(one.id, True)] for one in others]
+    assert await engine.get([one.id for one in alike]) == [None] * 8
+
+
 async def test_many_unique_jobs_go_in_at_once(engine: Engine, clock: StoreClock) -> None:
     jobs = [job(clock, options=unique(name=f"{n:064x}")) for n in range(300)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreError
+from holdfast.core.errors import Duplicate, HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreError
 from holdfast.core.model import Admission, Applied, Ask, Change, Conflict, Inserted, Job, Lease, Recorded, Step
 from holdfast.core.unique import duplicate
 from holdfast.engines.batch_thread import Ticket
@@ -97,7 +97,7 @@ class WriteBatches:
                 continue
             try:
                 ticket.answer = _inserted(answer, *ticket.work)
-            except (KeyConflict, LeaseLost) as error:
+            except (Duplicate, KeyConflict, LeaseLost) as error:
                 ticket.error = error
 
     async def _run_commits(self, tickets: Sequence[Ticket[Any]]) -> None:
