@@ -185,6 +185,31 @@ async def test_a_job_submits_only_so_many_children(app):
         app.job(most_children=-1)(tree.spec.function)
 
 
+async def test_a_child_that_was_waited_for_is_counted_once(app):
+    @app.job
+    async def leaf(n: int) -> int:
+        return n
+
+    @app.job(most_children=4, retries=0)
+    async def one_by_one() -> list[int]:
+        return [await (await leaf.submit(n)).result() for n in range(4)]
+
+    @app.job(most_children=4, retries=0)
+    async def two_at_once() -> list[int]:
+        return await leaf.map(range(4), at_once=2)
+
+    @app.job(most_children=4, retries=0)
+    async def one_more() -> None:
+        for n in range(5):
+            await (await leaf.submit(n)).result()
+
+    async with app.worker():
+        runs = [await one_by_one.submit(), await two_at_once.submit()]
+        assert [await run.result(timeout=30) for run in runs] == [[0, 1, 2, 3]] * 2
+        with pytest.raises(JobFailed, match="would have 5 children, and a job of this type may submit 4"):
+            await (await one_more.submit()).result(timeout=30)
+
+
 async def test_too_many_children_are_final_at_once(app):
     @app.job
     async def leaf(n: int) -> int:

@@ -211,7 +211,7 @@ def _count_children(attempt: Attempt, known: Mapping[str, Job], ids: Sequence[st
     """Refuse more children than a job of this type may submit, before any of them is inserted."""
     journal, most = attempt.journal, attempt.spec.most_children
     fresh = {id for id in ids if id not in known and id not in journal.child_ids}
-    number = len(known) + len(journal.child_ids) + len(fresh)
+    number = len(journal.child_ids) + len(fresh)
     if number > most:
         raise TooManyChildren(
             f"job {attempt.job.id} ({attempt.job.type}) would have {number:,} children, and a job of this type may "

@@ -55,6 +55,7 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
                 break
             after = page[-1].id
         journal.children = found
+        journal.child_ids |= found.keys()
     return journal.children
 
 

@@ -34,7 +34,7 @@ class Journal:
     """A job's records, old and new. Writes go through the worker's loop."""
 
     children: dict[str, Job] | None = None
-    """The children that earlier leases submitted, once they were read."""
+    """The children that earlier leases submitted, once they were read, and those that were read since."""
     inherited: frozenset[str] | None = None
     """The completed children of the runs that this one was made from, once they were read."""
     write_with: Callable[[Sequence[Step]], Awaitable[Sequence[Recorded | Conflict]]] | None = None
@@ -46,7 +46,7 @@ class Journal:
         self._batcher: RecordBatcher | None = None
         self.records = Records()
         self.child_ids: set[str] = set()
-        """The children that this attempt has submitted, besides those of earlier leases."""
+        """The children that this job has submitted: those of earlier leases, once they were read, and those of this one."""
         self.calls = Calls(held.job.epoch, self.records)
         self.effects = Effects(held, self.calls, self.records)
         self.inbox = Inbox(held)
