@@ -262,6 +262,11 @@ def parent_blocking(n: int) -> int:
     return app.sync.submit(child, n).result()
 
 
+@app.job(isolate="process", most_children=2, retries=0)
+async def crowds(number: int) -> int:
+    return len(await child.submit_many(range(number)))
+
+
 @app.job(isolate="process")
 async def looks(other: str) -> list[str]:
     run = await app.run(other)

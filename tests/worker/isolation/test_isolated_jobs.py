@@ -8,7 +8,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import Invalid, JobFailed
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
@@ -76,6 +76,15 @@ async def test_what_drifted_there_is_told_here_though_nothing_was_recorded(app, 
     )
     away._take_over(Ended(drift=["draw#2 was called from different tasks"]))
     assert away.journal.calls.drift_lines() == ["draw#2 was called from different tasks"]
+
+
+async def test_it_submits_only_as_many_children_as_its_type_may(app):
+    few, many = await jobs.crowds.submit(2), await jobs.crowds.submit(3)
+    async with app.worker():
+        assert await few.result(20) == 2
+        with pytest.raises(JobFailed, match="would have 3 children, and a job of this type may submit 2"):
+            await many.result(20)
+    assert await app.engine.find(Where(parent=many.id)) == []
 
 
 async def test_the_next_job_finds_a_warm_process(app):

@@ -179,6 +179,7 @@ class Host:
             is_async=inspect.iscoroutinefunction(function),
             queue=job.queue,
             options=job.options,
+            most_children=self.word.most_children,
         )
         asking = self._asking = Asking(send)
         attempt = Hosted(

@@ -108,6 +108,7 @@ class IsolatedAttempt(Attempt):
             claimed=self.claimed,
             until=self.fence(),
             memory_mb=self.spec.memory_mb,
+            most_children=self.spec.most_children,
             tells_retries=self.on_retry is not None,
         )
         self._before = []

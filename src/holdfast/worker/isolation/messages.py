@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.core.limits import INLINE_BYTES
+from holdfast.core.limits import CHILDREN, INLINE_BYTES
 from holdfast.core.model import Error, Job, Running, Step
 from holdfast.core.throttling import Throttle
 from holdfast.jobs.job_events import StepRetry
@@ -60,6 +60,8 @@ class Attend(Struct, tag=True, frozen=True):
     until: float
     """No step starts after this, by the same clock, unless a later `Fence` allows it."""
     memory_mb: int | None
+    most_children: int = CHILDREN
+    """How many children the job may submit."""
     tells_retries: bool = False
     """Whether to send a `StepRetry` for each retry of a step, for hooks."""
 
