@@ -180,6 +180,28 @@ async def test_a_field_of_a_struct_names_a_job(app):
         await film.submit(Brief("sea"), unique=Unique(by=("args.titel",)))
 
 
+async def test_a_refused_signature_names_the_run_that_exists(app):
+    report = make_report(app)
+    only_one = report.with_options(unique=Unique(by=("args",), within="1h", then="refuse")).s("acme")
+    first = await only_one.submit()
+
+    with pytest.raises(Duplicate) as refused:
+        await only_one.submit()
+    assert (await refused.value.existing.status()).id == first.id
+
+    @app.job(retries=0)
+    async def parent() -> str:
+        try:
+            await only_one.submit()
+        except Duplicate as error:
+            return (await error.existing.status()).id
+        return "submitted"
+
+    run = await parent.submit()
+    async with app.worker(queues=["default"]):
+        assert await run.result(timeout=30) == first.id
+
+
 async def test_wrong_calls_are_refused(app):
     report = make_report(app)
 
@@ -196,6 +218,11 @@ def test_blocking_code_submits_unique_jobs(app):
     first = app.sync.submit(report, "acme", unique=SAME)
 
     assert app.sync.submit(report.with_options(unique=SAME), "acme").id == first.id
+    only_one = report.with_options(unique=Unique(by=("args",), then="refuse"))
+    for refuse in (lambda: app.sync.submit(only_one, "acme"), lambda: app.sync.submit_many(only_one, ["acme"])):
+        with pytest.raises(Duplicate) as refused:
+            refuse()
+        assert refused.value.existing.status().id == first.id
     replaced = app.sync.submit(report, "acme", unique=Unique(by=("args",), then="replace"))
     assert replaced.id != first.id
     assert first.status().state == "cancelled"

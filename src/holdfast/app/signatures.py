@@ -3,7 +3,8 @@
 Must not know the App, only how to open its store. Flows and schedules are made of signatures.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
@@ -15,7 +16,7 @@ from holdfast.app.run import Run
 from holdfast.app.submit_options import SubmitOptions, request_with
 from holdfast.core.codec import canonical, parse
 from holdfast.core.declared_limits import needs_argument
-from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.errors import BadValue, Duplicate, Invalid
 from holdfast.core.templates import fields_of
 from holdfast.core.unique import Unique, unique_name
 from holdfast.jobs.job_calls import JobCall, check_call
@@ -97,13 +98,24 @@ class JobSignature(AnySignature[R]):
         if attempt is None:
             jobs = await self._open()
             now = await jobs.engine.now()
-            (accepted,) = await jobs.submit([self.call.request(now)], now=now, connection=connection)
+            with self._naming_existing():
+                (accepted,) = await jobs.submit([self.call.request(now)], now=now, connection=connection)
             return self._make_run(accepted.id)
         if is_away(attempt):
             return await await_on_loop(attempt, self._submit())
         now = await store_time(attempt)
-        ((id, is_ours),) = await submit_children(attempt, self.call.type, [self.call.request(now)], now, {})
+        with self._naming_existing():
+            ((id, is_ours),) = await submit_children(attempt, self.call.type, [self.call.request(now)], now, {})
         return self._make_run(id, attempt if is_ours else None)
+
+    @contextmanager
+    def _naming_existing(self) -> Iterator[None]:
+        """Give a Duplicate the run of the job that exists."""
+        try:
+            yield
+        except Duplicate as error:
+            error.existing = self._make_run(error.id)
+            raise
 
     def _make_run(self, id: str, parent: Attempt | None = None) -> Run[R]:
         return Run(self._open, id, None if self._spec is None else self._spec.signature, parent)

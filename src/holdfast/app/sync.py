@@ -16,7 +16,7 @@ from holdfast.app.signatures import AnySignature, JobSignature
 from holdfast.app.step import DecoratedStep
 from holdfast.app.submit_options import BatchOptions, SubmitOptions
 from holdfast.core.durations import Duration
-from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.errors import Duplicate, Invalid, WrongColour
 from holdfast.core.model import Entry
 from holdfast.jobs.replay_plans import Plan
 from holdfast.jobs.service import Status
@@ -147,7 +147,11 @@ class SyncApp:
         async def call() -> T:
             return await function(*args, **options)
 
-        return self.call(call())
+        try:
+            return self.call(call())
+        except Duplicate as error:
+            error.existing = SyncRun(self.call, error.existing)
+            raise
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of this app and wait for it. In a `def` job it runs on the worker's loop."""

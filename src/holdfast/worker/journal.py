@@ -46,7 +46,7 @@ class Journal:
         self._batcher: RecordBatcher | None = None
         self.records = Records()
         self.child_ids: set[str] = set()
-        """The children that this job has submitted: those of earlier leases, once they were read, and those of this one."""
+        """The children that this job has submitted, in this lease and, once they were read, in earlier ones."""
         self.calls = Calls(held.job.epoch, self.records)
         self.effects = Effects(held, self.calls, self.records)
         self.inbox = Inbox(held)
