@@ -439,3 +439,30 @@ def test_a_full_queue_sheds_nobody_for_a_transaction_that_may_roll_back(postgres
         await app.close()
 
     run(live())
+
+
+def test_open_transactions_with_jobs_of_one_fair_key_hold_up_nobody(postgres_store: str, run):
+    async def live() -> None:
+        app = App(postgres_store)
+
+        @app.job(fair="{customer}")
+        async def render(customer: str, page: int) -> None: ...
+
+        engine = (await app.open()).engine
+        await render.submit("small", 1)
+        [first] = await engine.claim("w-1", ["default"], 1)  # there is a round
+        await render.submit("small", 2)
+        dsn = parse_url(postgres_store).dsn
+        async with on_asyncpg(dsn) as one, on_asyncpg(dsn) as other:
+            async with asyncio.timeout(20):
+                await render.submit("small", 3, connection=one)
+                await render.submit("small", 4, connection=other)
+                await render.submit("small", 5)
+                claimed = [job.args for _ in range(2) for job in await engine.claim("w-1", ["default"], 1)]
+            assert claimed == ['["small",2]', '["small",5]']
+        assert first.args == '["small",1]'
+        left = [job.args for job in await engine.claim("w-1", ["default"], 5)]
+        assert left == ['["small",3]', '["small",4]']
+        await app.close()
+
+    run(live())
