@@ -22,11 +22,12 @@ from holdfast.cli import main
 from holdfast.conformance.dump import Dump, dump
 from holdfast.core.errors import KeyConflict, Moved
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event, Record, State, Where
+from holdfast.core.model import Event, Options, Record, State, UniqueName, Where
 from holdfast.core.moves import MOVED, HeldKey
 from holdfast.core.schedules import Definition, Template
 from holdfast.engines import engine_class
 from holdfast.engines.urls import named
+from holdfast.jobs.full_queues import set_bound, stored_bounds
 from holdfast.jobs.schedules import find_schedule, pause_schedule, put_schedule
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.jobs.transfer.drain import OURS
@@ -140,6 +141,28 @@ def test_schedules_go_along_with_their_last_ticks(tmp_path: Path):
     _, after = asyncio.run(in_engine(new, lambda engine: find_schedule(engine, "second")))
 
     assert after == before
+
+
+def test_bounds_and_names_of_pruned_unique_jobs_go_along(tmp_path: Path, postgres_store: str, redis_store: str):
+    stores = [f"file:{tmp_path}/old.json", f"sqlite:///{tmp_path}/new.db", postgres_store, redis_store]
+    once = Options(keep_ms=0, unique=UniqueName(key="f" * 64, states=tuple(State), within_ms=3_600_000))
+
+    async def fill(engine: Any) -> str:
+        [one] = await Jobs(engine).submit([JobRequest(type="t", options=once)])
+        [job] = await engine.claim("w-1", ["default"], 1)
+        await engine.commit([decide(job, Event.COMPLETE, await engine.now(), by="w-1", result="1")])
+        assert await engine.prune(10) == 1
+        await set_bound(engine, "video", 500, by="ann", reason="disk")
+        return one.id
+
+    async def again(engine: Any) -> tuple[str, Any]:
+        [found] = await Jobs(engine).submit([JobRequest(type="t", options=once)])
+        return found.id, (await stored_bounds(engine))["video"].most_waiting
+
+    id = asyncio.run(in_engine(stores[0], fill))
+    for source, target in pairwise(stores):
+        moved(source, target)
+        assert asyncio.run(in_engine(target, again)) == (id, 500)
 
 
 async def _leave_one_active(engine: Any) -> None:
