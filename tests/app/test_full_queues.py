@@ -9,6 +9,7 @@ from holdfast.core.changes import release
 from holdfast.core.model import State
 from holdfast.core.queue_bounds import depth_of
 from holdfast.jobs.full_queues import bound_in, reset_bound, set_bound
+from holdfast.jobs.service import JobRequest, Jobs
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
 
@@ -183,6 +184,27 @@ async def test_a_job_submits_only_so_many_children(app):
     assert counts["default", State.COMPLETED] == 4, "one tree and its three leaves"
     with pytest.raises(Invalid, match="job tree: most_children=-1: give a whole number, 0 or more"):
         app.job(most_children=-1)(tree.spec.function)
+
+
+async def test_what_is_too_much_already_is_shed_before_more_comes_in(app, monkeypatch):
+    app.queue("video", most_waiting=3, when_full="shed_oldest")
+    clip = make_clip(app)
+    engine = (await app.open()).engine
+    await Jobs(engine).submit([JobRequest(type="clip", queue="video", args=f"[{n}]") for n in range(7)])
+    insert, seen = engine.insert, []
+
+    async def looking(*given):
+        answers = await insert(*given)
+        seen.append(await depth(app))
+        return answers
+
+    monkeypatch.setattr(engine, "insert", looking)
+
+    runs = await clip.submit_many([7, 8])
+
+    assert seen == [3 + 2]
+    assert await depth(app) == 3
+    assert [(await run.status()).state for run in runs] == ["available"] * 2
 
 
 async def test_a_child_that_was_waited_for_is_counted_once(app):

@@ -1,7 +1,8 @@
 """Room for new jobs in queues with a bound: let them in, refuse them, or shed others for them. Must not know apps.
 
-A submit looks for room, inserts, and then sheds: three acts. So jobs are shed only for others that are in the store.
-Submits at the same moment may exceed a bound, or shed more than they need, by no more than the submits under way.
+A submit looks for room, sheds what is too much already, inserts, and then sheds for its own jobs: several acts. So jobs
+are shed only for others that are in the store. Submits at the same moment may exceed a bound, or shed more than they
+need, by no more than the submits under way.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -95,15 +96,25 @@ async def shed(engine: Engine, sheds: Sequence[Shed], answers: Sequence[Inserted
     Children are spared: what a running job has submitted, it waits for.
     """
     for one in sheds if any(answer.new for answer in answers) else ():
-        left, old = one.excess, one.old
-        spared = {*one.spared, *(answer.id for answer in answers)}
-        for _ in range(SHED_TRIES):
-            now_over = depth_of(await engine.count(), one.bound.queue) - one.bound.most_waiting
-            left = min(left, now_over)
-            if left <= 0 or not old:
-                break
-            left -= await _cancel(engine, one, old[:left])
-            old = await _oldest(engine, one.bound.queue, left, spared) if left > 0 else ()
+        await _shed(engine, one, one.excess, {*one.spared, *(answer.id for answer in answers)})
+
+
+async def shed_overflow(engine: Engine, sheds: Sequence[Shed]) -> None:
+    """Cancel what a queue holds above its bound already: submits at the same moment may all have found room."""
+    for one in sheds:
+        if (over := one.depth - one.bound.most_waiting) > 0:
+            await _shed(engine, one, over, one.spared)
+
+
+async def _shed(engine: Engine, one: Shed, left: int, spared: Collection[str]) -> None:
+    old = one.old
+    for _ in range(SHED_TRIES):
+        now_over = depth_of(await engine.count(), one.bound.queue) - one.bound.most_waiting
+        left = min(left, now_over)
+        if left <= 0 or not old:
+            break
+        left -= await _cancel(engine, one, old[:left])
+        old = await _oldest(engine, one.bound.queue, left, spared) if left > 0 else ()
 
 
 async def _bounds(engine: Engine, declared: Mapping[str, QueueBound]) -> dict[str, QueueBound]:

@@ -60,7 +60,7 @@ from holdfast.jobs.questions import (
 from holdfast.jobs.record_reads import by_job, pages_of, status_records
 from holdfast.jobs.replays import Said, doubts_left, keep_word, recorded_failures, said_of, with_words, words_spoken
 from holdfast.jobs.requests import NO_DEMANDS, Demands, Ids, JobRequest, edited_args, new_job, random_ids
-from holdfast.jobs.room import find_room, shed
+from holdfast.jobs.room import find_room, shed, shed_overflow
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.unique import check_within, replace_existing, replaces
 from holdfast.jobs.waiters import CHANGE_TRIES
@@ -126,6 +126,7 @@ class Jobs(Places):
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """Insert jobs that `new` or `alike` built. A unique job with then="replace" replaces the one like it."""
         sheds = await find_room(self.engine, self.bounds, jobs) if self.bounds and parent is None else ()
+        await shed_overflow(self.engine, sheds)
         jobs = await keep_arguments(self.engine, jobs)
         answers = await self.engine.insert(jobs, parent)
         for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
