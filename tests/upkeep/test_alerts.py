@@ -106,8 +106,42 @@ async def test_an_alert_that_nobody_declares_any_more_ends_when_it_is_over(
     assert len(told) == 1
     await engine.claim("w-1", ["default"], 1)
     await later.check()
+    clock.advance(MINUTE)
+    await later.check()
 
     assert [one.is_over for one in told] == [False, True]
+
+
+async def test_other_code_leaves_the_end_of_an_alert_to_those_who_declare_it(
+    engine: MemoryEngine, clock: StoreClock, told: list[AlertEvent]
+) -> None:
+    others: list[AlertEvent] = []
+    mine = Alerts(engine, [Alert("depth", 1, "default")], told.append)
+    other = Alerts(engine, [Alert("review", 1)], others.append)
+    await inserted(engine, clock)
+    await mine.check()
+    await engine.claim("w-1", ["default"], 1)
+    await other.check(leads=True)
+    await mine.check()
+
+    assert [one.is_over for one in told] == [False, True]
+    assert others == []
+
+
+async def test_the_leader_ends_what_nobody_declares_any_more_even_if_its_app_has_no_alerts(
+    engine: MemoryEngine, clock: StoreClock, told: list[AlertEvent]
+) -> None:
+    await inserted(engine, clock)
+    await Alerts(engine, [Alert("depth", 1, "default")], told.append).check()
+    leader = Alerts(engine, [], told.append)
+    await leader.check(leads=True)
+    await engine.claim("w-1", ["default"], 1)
+    for _ in range(3):
+        await leader.check(leads=True)
+        clock.advance(MINUTE)
+
+    assert [one.is_over for one in told] == [False, True]
+    assert await engine.records(ALERT) == []
 
 
 async def test_a_record_that_cannot_be_read_stops_nothing(

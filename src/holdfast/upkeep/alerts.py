@@ -1,7 +1,8 @@
 """Checks the thresholds that an App declares, and tells once when one is reached and once when that is over.
 
 Must not change a job. Every keeper checks those of its own App; the record of a raised alert is compared and set, so
-whoever sets it tells, and nobody else does, whichever worker leads or ends.
+whoever sets it tells, and nobody else does, whichever worker leads or ends. An alert of other code is left to that code
+for a while, whose hooks want to hear that it is over.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,9 @@ from holdfast.safe_text import logger
 
 log = logger("holdfast.alerts")
 
+LEFT_MS = 60_000
+"""How long an alert that is over is left to those who declare it. Then nobody does any more, and anybody ends it."""
+
 Counts = Mapping[tuple[str, State], int]
 
 
@@ -24,21 +28,33 @@ class Alerts:
         self._engine = engine
         self._alerts = alerts
         self._tell = tell
+        self._left: dict[str, Time] = {}
+        """Since when alerts of other code were seen to be over, by the names of their records."""
 
-    async def check(self) -> None:
-        """Compare all values with their thresholds. Raised alerts that are no longer declared end here, too."""
-        if not self._alerts:
+    async def check(self, *, leads: bool = False) -> None:
+        """Compare all values with their thresholds. Raised alerts that are no longer declared end here, too.
+
+        The leader looks for these even if its App declares none.
+        """
+        if not (self._alerts or leads):
             return
         records = {record.name: record for record in await self._engine.records(ALERT)}
+        if not (self._alerts or records):
+            return
         standing = [raised.alert for record in records.values() if (raised := raised_in(record)) is not None]
         counts, now = await self._engine.count(), await self._engine.now()
+        before, self._left = self._left, {}
         for alert in dict.fromkeys((*self._alerts, *standing)):
             value = await self._value(alert, counts, now)
             record = records.get(alert.record)
             if value >= alert.threshold and record is None and alert in self._alerts:
                 await self._raise(alert, value, now)
             elif value < alert.threshold and record is not None:
-                await self._end(alert, record, value, now)
+                since = before.get(alert.record, now)
+                if alert in self._alerts or now - since >= LEFT_MS:
+                    await self._end(alert, record, value, now)
+                else:
+                    self._left[alert.record] = since
 
     async def _raise(self, alert: Alert, value: int, now: Time) -> None:
         raised = Raised(alert, now, value)

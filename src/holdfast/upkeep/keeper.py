@@ -141,7 +141,7 @@ class Keeper:
                     tidy_at = loop.time() + self._upkeep_seconds
                     await self._round(snapshot)
                     if self._alerts is not None:
-                        await self._alerts.check()
+                        await self._alerts.check(leads=self._leads)
                 self._trouble.recovered()
             except StoreLost:  # our worker reports it; there is nothing left that we may clean up
                 return
