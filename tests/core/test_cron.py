@@ -246,3 +246,51 @@ def test_around_a_change_of_the_clocks_each_local_time_fires_at_most_once(offset
         assert last_time(parsed, BERLIN, at + 59_999) == at
 
     assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Europe/Berlin", "2026-03-29"),
+        ("Europe/Berlin", "2026-10-25"),
+        ("America/New_York", "2026-03-08"),
+        ("America/New_York", "2026-11-01"),
+        ("Australia/Lord_Howe", "2026-04-05"),  # by half an hour
+        ("Australia/Lord_Howe", "2026-10-04"),
+        ("America/Havana", "2024-03-10"),  # at midnight
+        ("America/Havana", "2024-11-03"),
+        ("Antarctica/Troll", "2024-03-31"),  # by two hours
+        ("Antarctica/Troll", "2024-10-27"),
+        ("America/St_Johns", "2010-03-14"),  # at a minute past midnight
+        ("America/St_Johns", "2010-11-07"),
+        ("Africa/Casablanca", "2024-03-10"),
+        ("Africa/Casablanca", "2024-04-14"),
+    ],
+)
+def test_where_the_clocks_change_it_fires_the_first_time_a_clock_shows_that_minute(zone: str, day: str) -> None:
+    rules, change = ZoneInfo(zone), utc(day)
+    shown: set[str] = set()
+    first_times: dict[str, int] = {}
+    for at in range(change - 36 * 3_600_000, change + 36 * 3_600_000, 60_000):
+        minute = datetime.fromtimestamp(at / 1_000, rules).strftime("%d %H:%M")
+        if minute not in shown:
+            shown.add(minute)
+            first_times[minute] = at
+    begin = change - 24 * 3_600_000
+    offsets = {datetime.fromtimestamp(at / 1_000, rules).utcoffset() for at in (begin, change + 36 * 3_600_000)}
+    assert len(offsets) == 2, "the clocks change on that day"
+
+    for cron, minutes in (("*/15 * * * *", range(0, 60, 15)), ("5,30 0-3 * * *", (5, 30))):
+        hours = range(24) if cron.startswith("*") else range(4)
+        expected = [
+            at
+            for shown_at, at in first_times.items()
+            if at > begin and int(shown_at[3:5]) in hours and int(shown_at[6:]) in minutes
+        ]
+        found: list[int] = []
+        tick = next_time(parse_cron(cron), rules, begin)
+        while tick is not None and tick < change + 36 * 3_600_000:
+            found.append(tick)
+            tick = next_time(parse_cron(cron), rules, tick)
+        assert found == sorted(expected)
+        assert [last_time(parse_cron(cron), rules, one + 59_999) for one in found] == found
