@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Retry, Throttled, ask, current, progress, sleep, spend, step, wait_for
+from holdfast import App, Duplicate, Retry, Throttled, Unique, ask, current, progress, sleep, spend, step, wait_for
 from holdfast.core.errors import Invalid
 
 app = App("memory:")
@@ -265,6 +265,18 @@ def parent_blocking(n: int) -> int:
 @app.job(isolate="process", most_children=2, retries=0)
 async def crowds(number: int) -> int:
     return len(await child.submit_many(range(number)))
+
+
+ONLY_ONE = Unique(by=("args",), within="1h", then="refuse")
+
+
+@app.job(isolate="process", retries=0)
+async def is_refused(n: int) -> list[str]:
+    try:
+        await child.submit(n, unique=ONLY_ONE)
+    except Duplicate as error:
+        return [error.id, (await error.existing.status()).id]
+    return []
 
 
 @app.job(isolate="process")

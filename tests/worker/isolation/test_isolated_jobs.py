@@ -87,6 +87,13 @@ async def test_it_submits_only_as_many_children_as_its_type_may(app):
     assert await app.engine.find(Where(parent=many.id)) == []
 
 
+async def test_a_submit_that_unique_refuses_names_the_run_that_exists(app):
+    first = await jobs.child.submit(1, unique=jobs.ONLY_ONE)
+    run = await jobs.is_refused.submit(1)
+    async with app.worker():
+        assert await run.result(20) == [first.id, first.id]
+
+
 async def test_the_next_job_finds_a_warm_process(app):
     async with app.worker():
         first = await (await jobs.uses_threads.submit()).result(20)

@@ -90,6 +90,8 @@ class Refusal(Struct, tag=True, frozen=True):
 
     number: int
     error: Error
+    existing: str = ""
+    """The job that a Duplicate names."""
 
 
 # From the process.

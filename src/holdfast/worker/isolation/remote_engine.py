@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.core import errors
-from holdfast.core.errors import HoldfastError, Invalid
+from holdfast.core.errors import Duplicate, HoldfastError, Invalid
 from holdfast.core.model import (
     Admission,
     Applied,
@@ -115,7 +115,7 @@ async def answered(ask: Ask, does: Callable[..., Awaitable[Any]]) -> Answer | Re
         args = msgspec.json.decode(ask.args, type=ACTS[ask.act].args)
         return Answer(ask.number, Raw(msgspec.json.encode(await does(*args))))
     except Exception as error:
-        return Refusal(ask.number, error_of(error))
+        return Refusal(ask.number, error_of(error), error.id if isinstance(error, Duplicate) else "")
 
 
 # The process's side.
@@ -155,7 +155,7 @@ class Asking:
         if isinstance(word, Answer):
             future.set_result(word.value)
         else:
-            future.set_exception(RemoteFailure(word.error))
+            future.set_exception(RemoteFailure(word.error, word.existing))
 
 
 _numbers = itertools.count(1)
@@ -164,9 +164,10 @@ _numbers = itertools.count(1)
 class RemoteFailure(Exception):
     """A call raised this in the worker."""
 
-    def __init__(self, error: Error) -> None:
+    def __init__(self, error: Error, existing: str) -> None:
         super().__init__(f"{error.type}: {error.message}")
         self.error = error
+        self.existing = existing
 
 
 class RemoteEngine(Engine, Transactional):
@@ -292,8 +293,10 @@ class RemoteEngine(Engine, Transactional):
         try:
             return await self._asking.ask(act, *args)
         except RemoteFailure as trouble:
-            error = trouble.error
+            error, existing = trouble.error, trouble.existing
         kind = getattr(errors, error.type.removeprefix("holdfast.core.errors."), None)
+        if kind is Duplicate:
+            raise Duplicate(error.message, existing)
         if isinstance(kind, type) and issubclass(kind, HoldfastError):
             raise kind(error.message)
         raise HoldfastError(f"the worker couldn't make this call to the store: {error.type}: {error.message}")
