@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App, Blob, BlobGone, JobFailed, chain, group
+from holdfast import App, Blob, BlobGone, Duplicate, JobFailed, QueueFull, Unique, chain, group
 from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import Entry
 from holdfast.core.references import Reference
@@ -53,6 +53,7 @@ async def summed(numbers: list[int]) -> int:
     return sum(numbers)
 
 app.limit("api", at_once=3)
+app.queue("small", most_waiting=1)
 
 @app.on("film.wanted")
 @app.job
@@ -101,6 +102,22 @@ async def test_a_job_is_submitted_followed_and_read_through_the_server(served):
     assert (await run.status()).state == "completed"
     with pytest.raises(KeyConflict):
         await film.submit("land", key="order-42")
+    await app.close()
+
+
+async def test_unique_jobs_and_full_queues_are_refused_as_in_python(served):
+    app, film = app_at(served)
+    only_one = Unique(by=("args",), within="1h", then="refuse")
+    first = await film.submit("lake", unique=only_one, queue="small", delay="1h")
+
+    with pytest.raises(Duplicate) as refused:
+        await film.submit("lake", unique=only_one)
+    assert (await refused.value.existing.status()).id == first.id
+    with pytest.raises(QueueFull) as full:
+        await film.submit("river", queue="small", delay="1h")
+    assert (full.value.queue, full.value.depth, full.value.most_waiting) == ("small", 1, 1)
+    assert full.value.retry_after == 5.0
+    await first.cancel()
     await app.close()
 
 
@@ -284,8 +301,9 @@ async def test_a_job_in_review_is_previewed_and_rerun_by_the_server(served):
 
 
 async def test_limits_queues_and_workers_are_changed_by_the_server(served):
-    app, _ = app_at(served)
+    app, film = app_at(served)
     jobs = await app.open()
+    await (await film.submit("first", 1)).result(timeout=60)  # now the worker has declared its limits
     limit = await jobs.set_limit("api", at_once=2, reason="they asked", by="somebody else")
     back = await jobs.reset_limit("api")
     until = await jobs.close_limit("api", 600_000)

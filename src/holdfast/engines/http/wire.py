@@ -112,7 +112,7 @@ class Wire:
                     raise
             answer = connection.getresponse()  # perhaps a refusal, before all was sent
             if answer.status >= 400 and method != "HEAD":
-                raise self._error(answer.status, answer.read(ANSWER_BYTES))
+                raise self._error(answer, answer.read(ANSWER_BYTES))
             yield answer
         except (OSError, http.client.HTTPException) as error:
             raise self._away(error) from error
@@ -147,7 +147,7 @@ class Wire:
             else:
                 fresh.close()
             if answer.status >= 400:
-                raise self._error(answer.status, text)
+                raise self._error(answer, text)
             return text
         raise AssertionError("a fresh connection either answers or raises")
 
@@ -165,7 +165,8 @@ class Wire:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return StoreBusy(f"{self.place}: the server can't be reached: {reason}; is holdfast serve running there?")
 
-    def _error(self, status: int, text: bytes) -> Exception:
+    def _error(self, answer: http.client.HTTPResponse, text: bytes) -> Exception:
+        status = answer.status
         try:
             problem = msgspec.json.decode(text, type=_Problem)
         except msgspec.MsgspecError:
@@ -180,7 +181,7 @@ class Wire:
                 queue=problem.queue,
                 depth=problem.depth,
                 most_waiting=problem.most_waiting,
-                retry_after=1.0,
+                retry_after=_seconds(answer.getheader("Retry-After")),
             )
         if status == 401:
             return NotAllowed(f"{self.place}: {problem.detail}; pass it as token= or in $HOLDFAST_TOKEN")
@@ -191,3 +192,8 @@ class Wire:
 def _close_all(idle: deque[http.client.HTTPConnection]) -> None:
     while idle:
         idle.pop().close()
+
+
+def _seconds(header: str | None) -> float:
+    """What a server's Retry-After says; a second if it says nothing that we can read."""
+    return float(header) if header is not None and header.isdecimal() else 1.0
