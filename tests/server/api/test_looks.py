@@ -113,6 +113,27 @@ async def test_a_lost_worker_stays_visible_with_what_it_lost():
     assert [one["id"] for one in later["workers"]] == ["w-lost"], "one that signed off was not lost"
 
 
+async def test_a_worker_that_was_lost_before_anybody_looked_is_in_sight_too():
+    app = make_app()
+    async with served(app) as (_, client):
+        jobs, id = await app.open(), await client.submit("film", [{"title": "x"}])
+        engine = jobs.engine
+        [job] = await engine.claim("w-lost", ["default"], 1)
+        past = await read_past(engine, id)
+        await engine.commit([decide_loss(job, past, await engine.now(), by="w-2", why="it died", running=None)])
+        await engine.claim("w-2", ["default"], 1)
+        await engine.beat(Presence("w-2", queues=("default",), slots=2))
+
+        overview, worker = await client.look("/overview"), await client.look("/workers/w-lost")
+        again = await client.look("/overview")
+
+    assert [(one["id"], one["state"]) for one in overview["workers"]] == [("w-2", "alive"), ("w-lost", "gone")]
+    assert overview["workers"][1]["words"].endswith("with 1 job")
+    assert sum(overview["finished"]["lost"]) == 1
+    assert [one["id"] for one in worker["jobs"]] == [id]
+    assert again["workers"] == overview["workers"]
+
+
 async def test_holdfasts_own_worker_and_queue_are_left_out():
     app = make_app()
     async with served(app) as (_, client):

@@ -18,11 +18,11 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.pages.items import Usual
 from holdfast.jobs.views.pages.job import JobPage
 from holdfast.jobs.views.pages.job_page import view_job_page
-from holdfast.jobs.views.pages.losses import LostWorker, find_losses
+from holdfast.jobs.views.pages.losses import LostWorker, find_losses, recorded_losses
 from holdfast.jobs.views.pages.overview import OverviewPage, view_overview
 from holdfast.jobs.views.pages.place_pages import view_navigation, view_worker, view_workers_page
 from holdfast.jobs.views.pages.places import Navigation, WorkerPage, WorkersPage
-from holdfast.jobs.views.pages.samples import Sample, Samples
+from holdfast.jobs.views.pages.samples import REMEMBERED_MS, Sample, Samples
 from holdfast.jobs.views.pages.usual import usual_times
 from holdfast.server.site import Site
 from holdfast.server.streams import event
@@ -188,6 +188,10 @@ class Watch:
         workers = tuple(await jobs.workers())
         self.samples.take(Sample(now=now, counts=await engine.count(), workers=workers, pruned=pruned))
         await self.lost(jobs)
+        async with self._looking:
+            found, read = await recorded_losses(engine, self.samples.looked_at, workers, now - REMEMBERED_MS)
+            self.samples.meet(await jobs.workers(), found, now)
+            self.samples.look_at(read)
 
     # Pages that need more than the store.
 

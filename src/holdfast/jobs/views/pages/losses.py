@@ -4,7 +4,7 @@ Must not change anything. A rescued worker's status is removed: afterwards only 
 did not sign off.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,6 +21,11 @@ JOBS_READ = 50
 
 GUESSED = 20
 """How many of the newest jobs are looked at for a worker that had reported none."""
+
+RECOVERED_READ = 100
+"""How many of the newest jobs of each kind are looked at for workers that were lost before anybody saw them."""
+
+KINDS = ((State.ACTIVE,), (State.AVAILABLE, State.PENDING, State.RETRYABLE), (State.REVIEW,), (State.COMPLETED,))
 
 
 class LostWorker(Struct, frozen=True, kw_only=True):
@@ -47,6 +52,33 @@ async def find_losses(
         for name, one in suspects.items()
         if name in lost or worker_state(one, now) == GONE
     ]
+
+
+async def recorded_losses(
+    engine: Engine, looked_at: Mapping[str, int], workers: Iterable[Presence], since: Time
+) -> tuple[list[LostWorker], dict[str, int]]:
+    """Return the workers that were lost since a time, as the newest jobs tell, though nobody saw these workers alive.
+
+    A job that is `looked_at`, with as many recoveries as then, is left out; the second answer has those looked at now.
+    """
+    present = {one.worker for one in workers}
+    recovered: dict[str, Job] = {}
+    for states in KINDS:
+        for job in await engine.find(Where(states=states, newest_first=True), limit=RECOVERED_READ):
+            is_recent = job.finished_at is None or job.finished_at > since
+            if is_recent and job.recoveries > looked_at.get(job.id, 0):
+                recovered[job.id] = job
+    found: dict[str, tuple[Time, list[str]]] = {}
+    for job in recovered.values():
+        for name, at in await _losses_of(engine, job):
+            if name not in present and at > since:
+                before = found.get(name, (0, []))
+                found[name] = max(before[0], at), [*before[1], job.id]
+    lost = [
+        LostWorker(presence=Presence(name, beat_at=at, gone=True), at=at, jobs=tuple(dict.fromkeys(ids)))
+        for name, (at, ids) in found.items()
+    ]
+    return lost, {id: job.recoveries for id, job in recovered.items()}
 
 
 async def _taken_from(engine: Engine, suspects: Mapping[str, Presence]) -> dict[str, tuple[Time, list[str]]]:

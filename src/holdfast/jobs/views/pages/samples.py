@@ -20,11 +20,14 @@ MINUTES = 60
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
+REMEMBERED_MS = MINUTES * MINUTE_MS
+"""How long a lost worker stays in sight."""
+
 LOST_KEPT = 200
 """How many lost workers are remembered."""
 
 JOBS_KEPT = 2_000
-"""Of how many jobs the spending is remembered."""
+"""Of how many jobs the spending is remembered, and whose histories were read."""
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -51,6 +54,8 @@ class Samples:
         self._lost: dict[str, LostWorker] = {}
         self.known: Mapping[str, Presence] = {}
         """The workers at the last look, by name."""
+        self.looked_at: dict[str, int] = {}
+        """The jobs whose history was read for lost workers: how many recoveries each had then, by id."""
         self._day = 0
         self._money_since: Time = 0
         self._seen: dict[str, tuple[Amounts, Amounts, Amounts]] = {}
@@ -81,13 +86,21 @@ class Samples:
         for name, one in gone.items():
             before = self._lost.get(name)
             jobs = tuple(dict.fromkeys((*(before.jobs if before is not None else ()), *one.jobs)))
-            self._lost[name] = LostWorker(presence=one.presence, at=one.at, jobs=jobs)
+            # A history knows only the name; an earlier look may have seen the worker itself.
+            presence = before.presence if before is not None and not one.presence.started_at else one.presence
+            self._lost[name] = LostWorker(presence=presence, at=one.at, jobs=jobs)
         while len(self._lost) > LOST_KEPT:
             del self._lost[next(iter(self._lost))]
 
+    def look_at(self, jobs: Mapping[str, int]) -> None:
+        """Note whose histories were read, and with how many recoveries."""
+        self.looked_at.update(jobs)
+        while len(self.looked_at) > JOBS_KEPT:
+            del self.looked_at[next(iter(self.looked_at))]
+
     def lost(self, now: Time) -> list[LostWorker]:
         """Return the workers that were lost in the last hour, the last one first."""
-        for name in [name for name, one in self._lost.items() if one.at <= now - MINUTES * MINUTE_MS]:
+        for name in [name for name, one in self._lost.items() if one.at <= now - REMEMBERED_MS]:
             del self._lost[name]
         return sorted(self._lost.values(), key=lambda one: -one.at)
 
