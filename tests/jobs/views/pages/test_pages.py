@@ -1,9 +1,12 @@
 """Pages as pure data: squares of many items, lanes of a timeline, jobs that ended per minute."""
 
+import json
+
 from msgspec.structs import replace
 
 from holdfast.core.keys import digest
-from holdfast.core.model import Entry, Job, Presence, Running, RunningItem, Spending, State, StepState
+from holdfast.core.model import Entry, Job, Presence, Running, RunningItem, Spending, State, Step, StepState
+from holdfast.core.places import PLACES_PATH, places_in, places_text
 from holdfast.core.summaries import StepCounts, StepHead, StepSummary
 from holdfast.jobs.status import status_of
 from holdfast.jobs.views.pages.items import Progressing, item_tabs
@@ -32,13 +35,19 @@ def progressing(total: int, done: int, heads=None, items=()) -> Progressing:
     return Progressing(job=job, status=status, summary=summary, running=running, heads=heads, now=NOW)
 
 
+def a_step(path: str, result: str) -> Step:
+    return Step(
+        job=ID, epoch=1, path=path, name=path, state=StepState.STARTED, started_at=NOW, result=json.dumps(result)
+    )
+
+
 def head(number: int, at: int = NOW, took: int = 10) -> StepHead:
     path = f"draw#{number}"
     return StepHead(path=path, name="draw", state=StepState.DONE, epoch=1, started_at=at, finished_at=at + took)
 
 
 def test_few_items_are_cells_and_many_are_squares_that_show_the_worst():
-    items = (RunningItem("draw#7", NOW - 5, 2),)
+    items = (RunningItem("draw#7", NOW + 5, 2),)
     [few] = item_tabs(progressing(10, 3, tuple(map(head, range(3))), items))
     [many] = item_tabs(progressing(10_000, 4_000, None, items))
 
@@ -49,6 +58,38 @@ def test_few_items_are_cells_and_many_are_squares_that_show_the_worst():
     assert many.squares.letters.count("t") == 1
     assert not many.cells
     assert CELLS_SHOWN < 10_000
+
+
+def test_an_item_keeps_its_place_whichever_ends_first_and_when_another_worker_makes_it_again():
+    """Items 1 to 4 begin one after the other; 3 ends first, 2 is cut by a loss and made again at the end."""
+    paths = [f"draw#{digest(f'[{n}]')[:16]}" for n in range(1, 5)]
+
+    def recorded(n, at):
+        return replace(head(n, NOW + at), path=paths[n - 1])
+
+    def shown(heads, *items, begun=()):
+        one = replace(progressing(6, len(heads), heads, items), begun=dict(begun))
+        [tab] = item_tabs(one)
+        return [cell.name.rpartition(" ")[2] or cell.state for cell in tab.cells]
+
+    def runs(n, at):
+        return RunningItem(paths[n - 1], NOW + at)
+
+    done_first = shown((recorded(3, 2),), runs(1, 0), runs(2, 1), runs(4, 3))
+    cut = [(paths[1], NOW + 1)]
+    again = shown((recorded(3, 2), recorded(1, 0)), runs(4, 900), runs(2, 900), begun=[*cut, (paths[3], NOW + 3)])
+    at_once = shown((recorded(4, 0), recorded(2, 0)), runs(3, 0), runs(1, 0))
+
+    assert done_first == again == at_once == ["1", "2", "3", "4", "todo", "todo"]
+
+
+def test_the_order_of_the_calls_is_kept_where_it_is_recorded():
+    heads = tuple(replace(head(n, NOW + n), path=f"draw#{digest(f'[{n}]')[:16]}") for n in (1, 2, 3))
+    places = places_in([a_step(PLACES_PATH, places_text([heads[n].path for n in (2, 0, 1)], [h.path for h in heads]))])
+
+    [tab] = item_tabs(replace(progressing(3, 3, heads), places=places))
+
+    assert [cell.name for cell in tab.cells] == ["draw 3", "draw 1", "draw 2"]
 
 
 def test_what_ran_at_once_is_in_lanes_and_too_many_bars_are_binned():

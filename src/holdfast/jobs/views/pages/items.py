@@ -1,10 +1,12 @@
 """The stages and items of a job: what is done, what runs, what is still to come. Must not read a store."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from holdfast.core.model import Job, Running, RunningItem, State, Step, StepState, Time
+from holdfast.core.places import in_order
 from holdfast.core.summaries import StepCounts, StepHead, StepSummary
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.job import stages_of
@@ -40,6 +42,10 @@ class Progressing(Struct, frozen=True, kw_only=True):
     now: Time
     usual: Mapping[str, Usual] = {}
     doubts: frozenset[str] = frozenset()
+    begun: Mapping[str, Time] = {}
+    """When the steps that losses cut had begun, by path: made again, they keep their places."""
+    places: Mapping[str, int] = {}
+    """The order of calls, where it is recorded (`core.places`)."""
 
     def counts(self, name: str) -> StepCounts:
         """Return how many steps of a name are in which state."""
@@ -51,6 +57,20 @@ class Progressing(Struct, frozen=True, kw_only=True):
         items = () if self.running is None or self.job.state is not State.ACTIVE else self.running.items
         return [one for one in items if _is_of(one.path, name) and one.path not in recorded]
 
+    def in_order(self, steps: Sequence[Step], names: Mapping[str, str] = {}) -> list[Step]:
+        """Return steps of one name in the order of their calls: as recorded, else as they first began.
+
+        So an item keeps its place when it ends, when it fails and when another worker makes it again. `names` tell
+        those apart that began in the same millisecond.
+        """
+
+        def first(step: Step) -> tuple[Time, list[str | int], str]:
+            began = min(step.started_at, self.begun.get(step.path, step.started_at))
+            return began, _numbered(names.get(step.path, "")), step.path
+
+        by_path = {step.path: step for step in sorted(steps, key=first)}
+        return [by_path[path] for path in in_order(list(by_path), self.places)]
+
     def total(self, name: str) -> int | None:
         """Return how many items a stage has, if that is known."""
         counts = self.counts(name)
@@ -58,6 +78,11 @@ class Progressing(Struct, frozen=True, kw_only=True):
         if name == self.status.stage and self.status.total is not None:
             return max(self.status.total, recorded)
         return recorded or None
+
+
+def _numbered(name: str) -> list[str | int]:
+    """Return a name so that it is sorted by its numbers: "draw 9" before "draw 10"."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _is_of(path: str, name: str) -> bool:
@@ -130,12 +155,19 @@ def _tab(one: Progressing, name: str) -> ItemsTab:
 
 
 def _cells(one: Progressing, own: Sequence[StepHead], going: Sequence[RunningItem], left: int) -> tuple[ItemCell, ...]:
-    names = name_steps(one.job, [*map(_as_step, own), *(_begun(one.job, item) for item in going)])
-    live = {item.path for item in going}
-    recorded = [_recorded_cell(one, head, names[head.path]) for head in own if head.path not in live]
-    running = [_running_cell(item, names[item.path], one.now) for item in going]
-    todo = [ItemCell(state=TODO)] * max(0, left - len(running) - sum(cell.state == DOUBT for cell in recorded))
-    return (*recorded, *running, *todo)
+    live = {item.path: item for item in going}
+    recorded = {head.path: head for head in own if head.path not in live}
+    steps = one.in_order([*map(_as_step, recorded.values()), *(_begun(one.job, item) for item in going)])
+    names = name_steps(one.job, steps, one.places)
+    steps = one.in_order(steps, names)
+    cells = [
+        _running_cell(live[step.path], names[step.path], one.now)
+        if step.path in live
+        else _recorded_cell(one, recorded[step.path], names[step.path])
+        for step in steps
+    ]
+    doubts = sum(cell.state == DOUBT for cell in cells)
+    return (*cells, *([ItemCell(state=TODO)] * max(0, left - len(live) - doubts)))
 
 
 def _recorded_cell(one: Progressing, head: StepHead, name: str) -> ItemCell:
@@ -174,17 +206,19 @@ def _letters(
     going: Sequence[RunningItem],
     left: int,
 ) -> str:
-    """Return one letter for each item: first what is recorded, then what runs, then what is still to come."""
+    """Return one letter for each item, in the order of the calls; then one for each that is still to come."""
+    letters = {item.path: LETTERS[RETRYING if item.try_number > 1 else RUNNING] for item in going}
     if own is None:
         recorded = LETTERS[DONE] * counts.done + LETTERS[FAILED] * counts.failed
+        begun = recorded + "".join(letters.values())
     else:
-        live = {item.path for item in going}
         states = {StepState.DONE: DONE, StepState.FAILED: FAILED}
-        kinds = [states.get(head.state, DOUBT if head.path in one.doubts else RUNNING) for head in own
-                 if head.path not in live]  # fmt: skip
-        recorded = "".join(LETTERS[kind] for kind in kinds)
-    running = "".join(LETTERS[RETRYING if item.try_number > 1 else RUNNING] for item in going)
-    return recorded + running + LETTERS[TODO] * max(0, left - len(running))
+        kept = [head for head in own if head.path not in letters]
+        steps = one.in_order([*map(_as_step, kept), *(_begun(one.job, item) for item in going)])
+        for head in kept:
+            letters[head.path] = LETTERS[states.get(head.state, DOUBT if head.path in one.doubts else RUNNING)]
+        begun = "".join(letters[step.path] for step in steps)
+    return begun + LETTERS[TODO] * max(0, left - len(going))
 
 
 def _squares(letters: str) -> Squares:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.core.durations import in_words as duration_words
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Event, Job, Running, State, Step, StepState, Time, Where
+from holdfast.core.places import PLACES_PATH, places_in
 from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plain, total_of
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
@@ -50,6 +51,7 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
     history = await recent_history(jobs, job)
     heads = await _heads(jobs, job, summary)
     running = running_of(await presence_of(engine, job), job)
+    places = await read_places(jobs, job)
     doubts = await _started(jobs, job, heads)
     one = Progressing(
         job=job,
@@ -60,11 +62,13 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         now=now,
         usual=usual,
         doubts=frozenset(doubts),
+        begun={step.path: step.started_at for step in reversed(cut_steps(history))},
+        places=places,
     )
     spent = await _spent_records(jobs, job, status, summary)
     to_undo = 0 if job.state in TERMINAL or not job.epoch else len(await engine.steps_under(id, UNDO_PATH))
     questions = await jobs.questions_among([job])
-    story = _story(one, history, _names(job, history, heads), now)
+    story = _story(one, history, _names(job, history, heads, places), now)
     facts = [Fact(name, words) for name, words in facts_of(job, now).items() if name not in LARGE_FACTS]
     line = job_line(job, status)
     return JobPage(
@@ -230,10 +234,17 @@ def _time_fact(one: Progressing, history: Sequence[Entry]) -> Fact:
     )
 
 
-def _names(job: Job, history: Sequence[Entry], heads: Sequence[StepHead] | None) -> Mapping[str, str]:
+async def read_places(jobs: Jobs, job: Job) -> Mapping[str, int]:
+    """Read the order of a job's calls, where that isn't the order of their records."""
+    return places_in(await jobs.engine.steps_under(job.id, PLACES_PATH)) if job.epoch else {}
+
+
+def _names(
+    job: Job, history: Sequence[Entry], heads: Sequence[StepHead] | None, places: Mapping[str, int]
+) -> Mapping[str, str]:
     """Return the names of the steps that losses cut."""
     cut = cut_steps(history)
-    return name_steps(job, [*as_steps(heads or ()), *cut]) if cut else {}
+    return name_steps(job, [*as_steps(heads or ()), *cut], places) if cut else {}
 
 
 def _story(one: Progressing, history: Sequence[Entry], names: Mapping[str, str], now: Time) -> list[StoryEntry]:
@@ -249,7 +260,7 @@ async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> Sto
     first = max(0, last - limit)
     entries = [entry for entry in await jobs.engine.history(id, after=first, limit=limit) if entry.version <= last]
     heads = await jobs.engine.steps_page(id) if cut_steps(entries) else []
-    shown = story_entries(entries, now, _names(job, entries, heads))
+    shown = story_entries(entries, now, _names(job, entries, heads, await read_places(jobs, job)))
     return StoryPage(now=moment(now), entries=tuple(reversed(shown)), next=first + 1 if first else None)
 
 

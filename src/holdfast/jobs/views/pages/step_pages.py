@@ -9,7 +9,7 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.job import step_line
 from holdfast.jobs.views.pages.items import as_steps
 from holdfast.jobs.views.pages.job import LogPage, StepLineShown, StepPage, StepsPage
-from holdfast.jobs.views.pages.job_page import log_lines_shown
+from holdfast.jobs.views.pages.job_page import log_lines_shown, read_places
 from holdfast.jobs.views.pages.parts import error_shown, moment
 from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.shapes import time_text
@@ -21,7 +21,7 @@ async def view_steps(jobs: Jobs, id: str, after: str, limit: int) -> StepsPage:
     """Read a page of a job's steps, without their results."""
     job = await jobs.get(id)
     heads = await jobs.engine.steps_page(id, after, limit)
-    names = name_steps(job, as_steps(heads))
+    names = name_steps(job, as_steps(heads), await read_places(jobs, job))
     lines = tuple(_line(job, head, names[head.path]) for head in heads)
     return StepsPage(steps=lines, next=heads[-1].path if len(heads) == limit else None)
 

@@ -1,6 +1,6 @@
 """When everything of a job ran: owners as bands, stages as rows, steps as bars in lanes. Must not change anything."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from holdfast.jobs.consequences import presence_of, running_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.pages.items import as_steps
 from holdfast.jobs.views.pages.job import Gap, OwnerBand, Timeline, TimelineBar, TimelineRow
-from holdfast.jobs.views.pages.job_page import recent_history
+from holdfast.jobs.views.pages.job_page import read_places, recent_history
 from holdfast.jobs.views.pages.parts import moment
 from holdfast.jobs.views.pages.story import LEAVES, cut_items, cut_steps, lost_at
 from holdfast.jobs.views.step_names import name_steps
@@ -52,7 +52,7 @@ async def view_timeline(jobs: Jobs, id: str, epoch: int | None = None) -> Timeli
     heads = await _heads(jobs, job)
     running = running_of(await presence_of(jobs.engine, job), job)
     going = () if running is None or job.state is not State.ACTIVE else running.items
-    return timeline_of(job, history, heads, going, now, epoch)
+    return timeline_of(job, history, heads, going, now, epoch, await read_places(jobs, job))
 
 
 async def _heads(jobs: Jobs, job: Job) -> list[StepHead]:
@@ -69,6 +69,7 @@ def timeline_of(
     going: Sequence[RunningItem],
     now: Time,
     epoch: int | None = None,
+    places: Mapping[str, int] = {},
 ) -> Timeline:
     """Build the timeline of a job."""
     start = min([job.created_at, *(head.started_at for head in heads[:1])])
@@ -78,7 +79,7 @@ def timeline_of(
         bands = tuple(band for band in bands if band.epoch == epoch)
     names = {}
     if len(heads) <= NAMED:
-        names = name_steps(job, [*as_steps(heads), *cut_steps(history)])
+        names = name_steps(job, [*as_steps(heads), *cut_steps(history)], places)
     bars = [one for one in _bars(job, history, heads, going, now, names) if epoch in (None, one[1].epoch)]
     stages = list(dict.fromkeys(stage for stage, _ in sorted(bars, key=lambda one: one[1].at)))
     rows: list[TimelineRow] = []
