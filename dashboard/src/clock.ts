@@ -38,7 +38,7 @@ const two = (n: number): string => String(n).padStart(2, "0");
 
 /** "3:34" for a cell. */
 export const short = (ms: number): string =>
-  ms < 1_000 ? `${Math.round(ms)} ms` : `${Math.floor(ms / 60_000)}:${two(Math.floor(ms / 1_000) % 60)}`;
+  ms < 100 ? `${Math.round(ms)} ms` : ms < 1_000 ? `${(Math.floor(ms / 100) / 10).toFixed(1)} s` : `${Math.floor(ms / 60_000)}:${two(Math.floor(ms / 1_000) % 60)}`;
 
 /** "14:11:44" today; with the date before it otherwise. */
 export function clock(at: string | number, seconds = true): string {

@@ -14,12 +14,17 @@ export const press = (key: string): void => void document.dispatchEvent(new Cust
 
 const isTyping = (target: EventTarget | null): boolean => target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) && (target as HTMLInputElement).type !== "checkbox";
 
-function stepJobs(by: number): void {
+/** The job before or after the shown one in the list that was looked at last. */
+export function beside(by: number): string {
   const { page, id } = place.value;
   const rows = lastList.value?.rows.value ?? [];
   const at = rows.findIndex((one) => one.id === id);
-  const next = rows[at + by];
-  if (page === "jobs" && id && at >= 0 && next) go(pathOf("jobs", next.id), true);
+  return page === "jobs" && id && at >= 0 ? (rows[at + by]?.id ?? "") : "";
+}
+
+export function stepJobs(by: number): void {
+  const next = beside(by);
+  if (next) go(pathOf("jobs", next), true);
 }
 
 function stepRows(by: number): void {

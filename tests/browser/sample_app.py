@@ -1,14 +1,17 @@
 """Jobs for the dashboard's tests: a pipeline in stages, a question, an effect in doubt, a failure."""
 
 import asyncio
+import logging
 import os
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from holdfast import App, ask, spend, step, wait_for
+from holdfast import App, ask, progress, spend, step, wait_for
 
 SECONDS = float(os.environ.get("SAMPLE_SECONDS", "0.15"))
+
+log = logging.getLogger("sample")
 
 app = App()
 
@@ -92,6 +95,43 @@ async def publish(title: str, rating: int) -> str:
 async def echo(value: str) -> str:
     """Return what it gets."""
     return value
+
+
+quoting = app.limit("quoting", at_once=4, per="{customer}")
+
+
+@app.job(queue="quotes", limit=quoting, budget={"usd": 5})
+async def quote(customer: str) -> str:
+    """Spend a part of its budget, and wait."""
+    log.warning("asking the printer for %s", customer)
+    await price(customer)
+    return str(await wait_for("accepted", as_=str, within="2d"))
+
+
+@step
+async def price(customer: str) -> int:
+    """Ask what it costs."""
+    spend(usd=2)
+    return len(customer)
+
+
+app.schedule("0 9 1 1 *", job=quote.s("everybody"), name="new year", tz="Europe/Berlin")
+
+
+@app.job(queue="plain", retries=0)
+async def hostile(text: str) -> str:
+    """Say this text wherever code can say something, ask with it, and fail with it."""
+    log.error(text)
+    progress(1, 3, text=text)
+    await echoed(text)
+    await ask(text, form=str, within="2d")
+    raise ContentRefused(text)
+
+
+@step(key=lambda text: text)
+async def echoed(text: str) -> str:
+    """Record it."""
+    return text
 
 
 class Size(BaseModel):

@@ -7,6 +7,8 @@ import time
 from playwright.sync_api import expect
 
 from tests.browser.conftest import a_site
+from tests.server.clients import a_real_server
+from tests.support import redis_server
 
 SEEN_SECONDS = 2.0
 """A killed worker is seen within this time. On a busy machine the test allows more, and prints what it measured."""
@@ -76,6 +78,22 @@ def test_a_server_that_goes_away_is_named_and_comes_back_by_itself(browser, tmp_
     with a_site(tmp_path, "--port", port):
         expect(page.locator(".live")).to_contain_text("Live", timeout=30_000)
     page.close()
+
+
+def test_a_store_that_goes_away_is_named_and_comes_back_by_itself(browser, tmp_path):
+    with redis_server.server() as store, a_real_server(tmp_path, "--url", store.url) as (base, _):
+        page = browser.new_page(base_url=base)
+        page.goto("/schedules")
+        expect(page.locator(".live")).to_have_text("Live")
+        store.stop()
+        expect(page.locator(".live.away")).to_contain_text("Store can't be reached")
+        expect(page.locator(".live.away small")).not_to_be_empty()
+        expect(page.locator("h1.sentence")).to_contain_text("schedules", ignore_case=True)
+
+        store.start()
+
+        expect(page.locator(".live")).to_have_text("Live")
+        page.close()
 
 
 def test_a_server_that_hangs_is_not_called_live(browser, tmp_path):

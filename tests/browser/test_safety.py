@@ -2,12 +2,15 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from urllib.parse import quote
 
 import axe_playwright_python  # type: ignore[import-untyped]
 import pytest
 from playwright.sync_api import expect
+
+from tests.browser.conftest import WAIT_SECONDS
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -25,7 +28,16 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def living(site):
     """A store in which every page has something to show. Returns what each page is called."""
-    site.worker("--queues", "video,books,film,mail")
+    site.stop_workers()
+    first = site.worker("--queues", "mail")
+    doubt = site.submit("bill", 1186)
+    end = time.monotonic() + WAIT_SECONDS
+    while not site.api.get(f"/jobs/{doubt}/steps").json()["steps"]:  # what it began is recorded
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    site.worker("--queues", "video,books,film,mail,quotes")
     made = site.submit("make_video", "The Lighthouse", 70)
     asking, failed = site.submit("write_book", "Atlas of Tides"), site.submit("publish", "Storm Warning", 18)
     site.until(asking, "pending")
@@ -33,11 +45,17 @@ def living(site):
     site.until(made, "completed")
     running = site.submit("bill", 1187)
     site.until(running, "active")
+    site.until(doubt, "review")
+    site.until(site.submit("quote", "Ada"), "pending")
     site.submit("echo", "waits")
+    assert site.api.get("/schedules").json()["schedules"]
+    assert site.api.get("/limits").json()["limits"]
+    assert site.api.get("/budgets").json()["budgets"]
     worker = site.api.get("/workers").json()["workers"][0]
     return [
-        "/", "/jobs", f"/jobs/{made}", f"/jobs/{running}", f"/jobs/{failed}", f"/review/{asking}", f"/review/{failed}",
-        "/queues", "/workers", f"/workers/{worker['id']}", "/schedules", "/lifecycle", "/login",
+        "/", "/jobs", f"/jobs/{made}", f"/jobs/{running}", f"/jobs/{failed}", f"/jobs/{doubt}", f"/review/{asking}",
+        f"/review/{failed}", f"/review/{doubt}", "/queues", "/workers", f"/workers/{worker['id']}", "/schedules",
+        "/lifecycle", "/login",
     ]  # fmt: skip
 
 
@@ -60,6 +78,36 @@ def test_hostile_text_stays_text(site, page, kind):
         expect(page.locator(".job-title b")).to_contain_text("<script>")
     if kind == "long":
         expect(page.locator(".columns")).to_contain_text("1,000,004 bytes")
+
+
+def test_hostile_text_of_code_and_of_its_failures_stays_text(site, page):
+    """Stages, logs, questions, forms, errors, results, keys and signals: all that a job's own code says."""
+    site.working()
+    bad = HOSTILE["script"]
+    asking = site.submit("hostile", bad, key=bad[:60])
+    page_of = site.until(asking, "pending")
+    assert page_of["questions"][0]["question"] == bad
+    site.api.post(f"/queues/{quote('plain')}/pause", json={"reason": bad})
+    shown = [f"/review/{asking}", f"/jobs/{asking}", "/review", "/", "/queues", f"/jobs?key={quote(bad[:60])}"]
+    see_only_text(page, shown)
+    site.api.post("/queues/plain/resume", json={})
+    page.goto(f"/jobs/{asking}")
+    page.get_by_label("Answer").fill("go")
+    page.get_by_role("button", name="Answer").click()
+    site.until(asking, "review")
+    see_only_text(page, [f"/review/{asking}", f"/jobs/{asking}", "/review", "/", "/jobs?state=review"])
+    page.goto(f"/jobs/{asking}")
+    expect(page.locator("h1.sentence")).to_contain_text("hacked")
+    expect(page.locator(".log")).to_contain_text("<script>")
+
+
+def see_only_text(page, paths) -> None:
+    for path in paths:
+        page.goto(path)
+        page.locator("main h1").first.wait_for()
+        page.wait_for_timeout(200)
+        assert page.evaluate("window.hacked") is None, path
+        assert page.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0, path
 
 
 PIXEL = bytes.fromhex(
@@ -104,6 +152,50 @@ def test_files_in_a_result_are_shown_as_what_they_are_and_never_run(site, page):
     assert set(asked) <= {f"{'a' * 64}?media=image%2Fpng", "b" * 64}, "nothing else is read before somebody asks"
 
 
+def check(page, found, name: str) -> None:
+    """Let axe look at what is shown, and see that nothing scrolls sideways."""
+    page.evaluate(AXE)
+    answer = page.evaluate("tags => axe.run(document, {runOnly: {type: 'tag', values: tags}})", RULES)
+    if trouble := [(one["id"], one["nodes"][0]["target"], one["help"]) for one in answer["violations"]]:
+        found[name] = trouble
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    if wide > 0:
+        found[f"{name} scrolls sideways"] = [wide]
+
+
+def opened(page, living):
+    """Open everything that lies over a page, one after the other, and yield what it is called."""
+    made = living[2]
+    page.goto(made)
+    page.get_by_role("button", name="More").click()
+    yield "the menu of a job"
+    page.keyboard.press("Escape")
+    page.locator(".squares").press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Key")
+    yield "a step"
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("option").first).to_be_visible()
+    yield "the palette"
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("this list")
+    yield "the keys"
+    page.goto("/jobs?type=publish")
+    expect(page.locator(".job-rows .job-row").first).to_be_visible()
+    page.keyboard.press("x")
+    expect(page.locator(".dock")).to_contain_text("1 chosen")
+    yield "chosen rows"
+    page.locator(".dock").get_by_role("button", name="Replay", exact=False).first.click()
+    expect(page.locator(".dock input")).to_be_visible()
+    yield "the preview of an act on many"
+    page.goto(next(path for path in living if path.startswith("/review/")))
+    page.get_by_label("Copies").fill("900")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator(".field .error").first).to_be_visible()
+    yield "a refused form"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_axe_finds_nothing(browser, site, living, theme, width):
@@ -118,13 +210,9 @@ def test_axe_finds_nothing(browser, site, living, theme, width):
         page.locator("main h1").first.wait_for()
         expect(page.locator("main")).not_to_have_attribute("aria-busy", "true")
         page.wait_for_timeout(150)
-        page.evaluate(AXE)
-        answer = page.evaluate("tags => axe.run(document, {runOnly: {type: 'tag', values: tags}})", RULES)
-        if trouble := [(one["id"], one["nodes"][0]["target"], one["help"]) for one in answer["violations"]]:
-            found[path] = trouble
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        if wide > 0:
-            found[f"{path} scrolls sideways"] = [wide]
+        check(page, found, path)
+    for name in opened(page, living):
+        check(page, found, name)
     context.close()
     assert not found, "\n".join(f"{path}: {trouble}" for path, trouble in found.items())
 
@@ -166,6 +254,28 @@ def test_everything_is_done_with_keys_alone(site, living, page):
     expect(page.get_by_role("option").first).to_have_text("Lifecyclepage")
     page.keyboard.press("Enter")
     page.wait_for_url("**/lifecycle")
+
+
+def test_an_item_among_many_is_lit_and_opened_with_keys(site, living, page):
+    page.goto(living[2])
+    squares = page.get_by_role("listbox", name="70 of 70")
+    squares.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".squares .lit")).to_have_count(1)
+    expect(page.locator(".plot .bar.lit")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("image 12")
+    page.keyboard.press("Escape")
+    expect(squares).to_be_focused()
+
+
+def test_a_worker_says_what_it_runs_and_ran_and_leads_there(site, living, page):
+    worker = next(path for path in living if path.startswith("/workers/"))
+    page.goto(worker)
+    expect(page.locator(".card", has_text="What it ran")).to_contain_text("The Lighthouse")
+    page.get_by_role("link", name="The Lighthouse").click()
+    page.wait_for_url("**" + living[2])
 
 
 def test_the_theme_is_kept_and_set_before_the_first_paint(site, page):

@@ -507,6 +507,7 @@ export interface ReviewPage {
 export interface RunningLine {
   job: string;
   short: string;
+  name: string;
   epoch: number;
   words: string;
   since: string | null;
@@ -709,6 +710,7 @@ export interface WorkerPage {
   now: string;
   worker: WorkerLine;
   jobs: JobLine[];
+  ran: JobLine[];
 }
 export interface WorkersPage {
   now: string;

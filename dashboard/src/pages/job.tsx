@@ -1,6 +1,7 @@
 // One job: its sentence, its stages, its items, its timeline and its story.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { clock } from "../clock";
+import { beside, stepJobs } from "../keys";
 import { Page, useView } from "../page";
 import { JobActs } from "../pieces/acts";
 import { Card, Empty, Pairs } from "../pieces/card";
@@ -13,11 +14,13 @@ import { Preview, ValueShown } from "../pieces/preview";
 import { StepPanel } from "../pieces/step-panel";
 import { Story } from "../pieces/story";
 import { Strip } from "../pieces/strip";
-import { TimelineCard } from "../pieces/timeline";
-import { local, Sentence } from "../pieces/words";
+import { TimelineCard, useTimeline } from "../pieces/timeline";
+import { Fresh, local, Sentence } from "../pieces/words";
 import { pathOf } from "../router";
 import { type Fact, type JobPage, partOf, type State, stateOf } from "../views";
 
+/** Facts that change now and then. The others are times, which change with every second. */
+const MONEY = ["Spent", "Wasted", "Saved by records"];
 const TONES: Record<string, State> = { Wasted: "review", "Saved by records": "completed" };
 
 function Facts({ of }: { of: Fact[] }) {
@@ -27,7 +30,9 @@ function Facts({ of }: { of: Fact[] }) {
         <div key={one.name}>
           <dt>{one.name}</dt>
           <dd class={TONES[one.name] ? `big tone is-${TONES[one.name]}` : "big"}>
-            {one.words.startsWith("about ") ? (
+            {MONEY.includes(one.name) ? (
+              <Fresh of={one.words} />
+            ) : one.words.startsWith("about ") ? (
               <>
                 <small>about </small>
                 {one.words.slice(6)}
@@ -80,6 +85,7 @@ function Log({ view }: { view: JobPage }) {
 
 function Left({ view, open }: { view: JobPage; open: (path: string) => void }) {
   const path = `/api/v1/jobs/${view.job.id}`;
+  const line = useTimeline(view);
   const hasItems = view.items.length > 0 || view.children !== null;
   return (
     <div class="stack">
@@ -97,8 +103,8 @@ function Left({ view, open }: { view: JobPage; open: (path: string) => void }) {
           </div>
         </Card>
       )}
-      {hasItems && <ItemsCard items={view.items} children={view.children} open={open} />}
-      <TimelineCard view={view} open={open} />
+      {hasItems && <ItemsCard items={view.items} children={view.children} line={line} open={open} />}
+      <TimelineCard line={line} view={view} open={open} />
       {view.log.length > 0 && <Log view={view} />}
       {!hasItems && !view.result && view.job.attempt === 1 && !view.job.started_at && !view.log.length && !view.job.finished_at && (
         <Card title="Steps">
@@ -175,7 +181,18 @@ export function Job({ id }: { id: string }) {
     </>
   );
   return (
-    <Page title={view?.title ?? "Job"} crumbs={crumbs} acts={view && <JobActs view={view} />} ready={!!view}>
+    <Page title={view?.title ?? "Job"} crumbs={crumbs} acts={
+        view && (
+          <>
+            {[-1, 1].map((by) => beside(by) && (
+              <button type="button" key={by} class="btn square beside" aria-label={by < 0 ? "Previous job of the list" : "Next job of the list"} onClick={() => stepJobs(by)}>
+                {by < 0 ? "←" : "→"} <kbd aria-hidden="true">{by < 0 ? "[" : "]"}</kbd>
+              </button>
+            ))}
+            <JobActs view={view} />
+          </>
+        )
+      } ready={!!view}>
       {view && (
         <div onMouseOver={crosslight} onMouseLeave={crosslight} onFocusIn={crosslight}>
           <Title view={view} />

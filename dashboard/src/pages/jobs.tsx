@@ -7,13 +7,15 @@ import { Page, sentence, useView } from "../page";
 import { may } from "../pieces/acts";
 import { Dock } from "../pieces/dock";
 import { Glyph } from "../pieces/glyph";
-import { local, number } from "../pieces/words";
+import { Fresh, local, number } from "../pieces/words";
 import { STATES } from "../made/states";
 import { go, leaving, pathOf, place } from "../router";
 import { countsOf, type JobLine, type JobsPage, partOf, type State, stateOf } from "../views";
 import { JobsList, lastList, listOf } from "./jobs-list";
 
-export const ROW = 40;
+const narrow = matchMedia("(max-width: 640px)");
+/** How tall a row is: on a phone it has three lines. The styles say the same. */
+const rowHeight = (): number => (narrow.matches ? 68 : 40);
 const AROUND = 12;
 const FIELDS = ["type", "queue", "key", "parent", "id", "error"] as const;
 const SHORT_ID = /^[0-9a-f-]{6,36}$/i;
@@ -86,7 +88,11 @@ function States({ query, counts }: { query: URLSearchParams; counts: ReturnType<
       </a>
       {ORDER.map((state) => (
         <a key={state} href={to(state)} aria-current={chosen === state ? "true" : undefined} title={STATES[state].meaning}>
-          <Glyph state={state} size={14} /> {state} {counts && <b>{number(counts[state] ?? 0)}</b>}
+          <Glyph state={state} size={14} /> {state} {counts && (
+            <b>
+              <Fresh of={number(counts[state] ?? 0)} />
+            </b>
+          )}
         </a>
       ))}
     </nav>
@@ -109,7 +115,7 @@ interface RowProps {
 function Row({ of, at, chosen, current, choose, canChoose }: RowProps) {
   const state = stateOf(of.state);
   return (
-    <li class={`job-row${chosen ? " chosen" : ""}${current ? " current" : ""}`} style={{ top: `${at * ROW}px` }} aria-posinset={at + 1} aria-setsize={-1}>
+    <li class={`job-row${chosen ? " chosen" : ""}${current ? " current" : ""}`} style={{ top: `${at * rowHeight()}px` }} aria-posinset={at + 1} aria-setsize={-1}>
       <span class="tick">
         <Glyph state={state} part={partOf(of)} named />
         {canChoose && <input type="checkbox" aria-label={`Choose ${of.name}`} checked={chosen} onClick={(event) => choose(at, event.shiftKey)} />}
@@ -122,7 +128,9 @@ function Row({ of, at, chosen, current, choose, canChoose }: RowProps) {
         <span class="num muted when" title={about(of.created_at)}>
           {clock(of.created_at, false)}
         </span>
-        <span class="num spent">{of.spent_words}</span>
+        <span class="num spent">
+          <Fresh of={of.spent_words} />
+        </span>
       </a>
     </li>
   );
@@ -136,8 +144,8 @@ function useWindow(box: { current: HTMLElement | null }, count: number): [number
     const look = () => {
       asked = 0;
       const top = box.current?.getBoundingClientRect().top ?? 0;
-      const first = Math.max(0, Math.floor(-top / ROW) - AROUND);
-      const last = Math.min(count, Math.ceil((innerHeight - top) / ROW) + AROUND);
+      const first = Math.max(0, Math.floor(-top / rowHeight()) - AROUND);
+      const last = Math.min(count, Math.ceil((innerHeight - top) / rowHeight()) + AROUND);
       setRange((old) => (old[0] === first && old[1] === last ? old : [first, Math.max(first, last)]));
     };
     const soon = () => (asked ||= requestAnimationFrame(look));
@@ -169,9 +177,10 @@ function Rows({ list, chosen, choose, canChoose }: { list: JobsList; chosen: Rea
         const next = Math.min(rows.length - 1, Math.max(0, list.cursor + step));
         list.cursor = next;
         setCursor(next);
-        const top = (box.current?.getBoundingClientRect().top ?? 0) + next * ROW;
+        const tall = rowHeight();
+        const top = (box.current?.getBoundingClientRect().top ?? 0) + next * tall;
         if (top < 60) scrollBy(0, top - 60);
-        else if (top + ROW > innerHeight - 60) scrollBy(0, top + ROW - innerHeight + 60);
+        else if (top + tall > innerHeight - 60) scrollBy(0, top + tall - innerHeight + 60);
       } else if (key === "x" || key === "X") choose(list.cursor, key === "X");
       else if (key === "Enter" && rows[list.cursor]) go(pathOf("jobs", rows[list.cursor]!.id));
     };
@@ -179,7 +188,7 @@ function Rows({ list, chosen, choose, canChoose }: { list: JobsList; chosen: Rea
     return () => document.removeEventListener("holdfast:key", hear);
   }, [rows, choose]);
   return (
-    <ol class="job-rows" ref={box} style={{ height: `${rows.length * ROW}px` }} aria-label="Jobs">
+    <ol class="job-rows" ref={box} style={{ height: `${rows.length * rowHeight()}px` }} aria-label="Jobs">
       {rows.slice(first, last).map((one, i) => (
         <Row key={one.id} of={one} at={first + i} chosen={chosen.has(one.id)} current={first + i === cursor} choose={choose} canChoose={canChoose} />
       ))}

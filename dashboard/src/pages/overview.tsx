@@ -70,8 +70,9 @@ export function Overview() {
   const view = useView<OverviewPage>("view=overview");
   const counts = useMemo(() => countsOf(view?.states ?? []), [view?.states]);
   const slots = sum(view?.workers ?? [], "slots");
+  const [first, ...rest] = view?.sentence.split(/(?<=\.) /) ?? [];
   return (
-    <Page title={view?.sentence.split(".")[0] ?? "Overview"} sentence={view?.sentence} more={view?.alerts.join(" ")} ready={!!view}>
+    <Page title={first?.replace(/\.$/, "") ?? "Overview"} sentence={first} more={[...rest, ...(view?.alerts ?? [])].join(" ")} ready={!!view}>
       {view && (
         <div class="stack">
           {view.needs.length > 0 && (

@@ -15,6 +15,7 @@ import {
   type Act,
   type BudgetsPage,
   countsOf,
+  type JobLine,
   type LifecyclePage,
   type LimitLine,
   type LimitsPage,
@@ -25,6 +26,7 @@ import {
   type State,
   stateOf,
   type WorkerLine,
+  type WorkerPage,
   type WorkersPage,
 } from "../views";
 
@@ -34,6 +36,8 @@ const READ_MS = 3_000;
 function useRead<T>(path: string): T | null {
   const [found, setFound] = useState<T | null>(null);
   useEffect(() => {
+    setFound(null);
+    if (!path) return;
     const read = () => void (document.hidden || get<T>(path).then(setFound, () => undefined));
     read();
     const timer = setInterval(read, READ_MS);
@@ -125,8 +129,8 @@ export function Queues({ id }: { id: string }) {
 
 function WorkerCard({ of }: { of: WorkerLine }) {
   const facts = [
-    { name: "Host", text: `${of.host}, process ${of.pid}` },
-    { name: "Queues", text: of.queues.join(", ") },
+    ...(of.host ? [{ name: "Host", text: `${of.host}, process ${of.pid}` }] : []),
+    ...(of.queues.length ? [{ name: "Queues", text: of.queues.join(", ") }] : []),
     ...(of.types ? [{ name: "Runs", text: of.types.join(", ") || "no type" }] : []),
     ...(of.has.length ? [{ name: "Has", text: of.has.join(", ") }] : []),
     ...(of.trouble ? [{ name: "Trouble", text: of.trouble }] : []),
@@ -155,8 +159,10 @@ function WorkerCard({ of }: { of: WorkerLine }) {
               <a class="need" href={pathOf("jobs", one.job)}>
                 <Glyph state={of.state === "gone" ? "review" : "active"} named />
                 <span class="two-lines">
-                  <b>{one.words}</b>
-                  <span class="mono">{one.short}</span>
+                  <b>{one.name || one.short}</b>
+                  <span>
+                    {one.words} <span class="mono">{one.short}</span>
+                  </span>
                 </span>
               </a>
             </li>
@@ -167,8 +173,32 @@ function WorkerCard({ of }: { of: WorkerLine }) {
   );
 }
 
+/** What a worker ran, among the newest jobs. */
+function Ran({ jobs }: { jobs: JobLine[] }) {
+  return (
+    <Card title="What it ran" note="of the newest jobs">
+      <ul class="rows">
+        {jobs.map((one) => (
+          <li key={one.id}>
+            <a class="need" href={pathOf("jobs", one.id)}>
+              <Glyph state={stateOf(one.state)} named />
+              <span class="two-lines">
+                <b>{one.name}</b>
+                <span>
+                  {local(one.doing)} <span class="mono">{one.short}</span>
+                </span>
+              </span>
+            </a>
+          </li>
+        ))}
+      </ul>
+    </Card>
+  );
+}
+
 export function Workers({ id }: { id: string }) {
   const view = useView<WorkersPage>("view=workers");
+  const ran = useRead<WorkerPage>(id && `/api/v1/workers/${encodeURIComponent(id)}`)?.ran ?? [];
   const shown = view?.workers.filter((one) => !id || one.id === id) ?? [];
   return (
     <Page title={id || "Workers"} crumbs={<Crumbs page="workers" name="Workers" id={id} />} sentence={view?.sentence} ready={!!view}>
@@ -176,6 +206,7 @@ export function Workers({ id }: { id: string }) {
         {shown.map((one) => (
           <WorkerCard key={one.id} of={one} />
         ))}
+        {ran.length > 0 && <Ran jobs={ran} />}
         {view && !shown.length && <Empty>{id ? `There is no worker ${id} now.` : "No worker is running. Start one: holdfast worker MODULE:APP"}</Empty>}
       </div>
     </Page>

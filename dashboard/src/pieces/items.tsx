@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { now, short } from "../clock";
 import { pathOf } from "../router";
-import { type ChildrenTab, type ItemCell, type ItemsTab, stateOf } from "../views";
+import { type ChildrenTab, type ItemCell, type ItemsTab, stateOf, type Timeline } from "../views";
 import { Card } from "./card";
 import { Glyph } from "./glyph";
 import { local, readable } from "./words";
@@ -24,7 +24,40 @@ function Cell({ cell, number, usual }: { cell: ItemCell; number: number; usual: 
   );
 }
 
-function Items({ tab }: { tab: ItemsTab }) {
+/** The paths of a stage's items in the order of its squares, as far as the timeline has each of them. */
+function pathsOf(line: Timeline | null, stage: string): string[] {
+  if (!line || line.is_binned || line.is_cut) return [];
+  const began = new Map<string, number>();
+  for (const bar of line.bars) if (bar.path && line.rows[bar.row]?.stage === stage) began.set(bar.path, Math.min(bar.at, began.get(bar.path) ?? bar.at));
+  return [...began].sort(([a, at], [b, then]) => at - then || (a < b ? -1 : 1)).map(([path]) => path);
+}
+
+/** Many items as squares. They are too small to be buttons of their own: arrows choose one, Enter opens it. */
+function SquareList({ tab, letters, paths, open }: { tab: ItemsTab; letters: string; paths: string[]; open: (path: string) => void }) {
+  const [at, setAt] = useState(0);
+  const cursor = Math.min(at, paths.length - 1);
+  const move = (event: KeyboardEvent) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[event.key];
+    if (event.key === "Enter") {
+      event.preventDefault();
+      open(paths[cursor]!);
+    } else if (step) {
+      event.preventDefault();
+      const next = Math.max(0, Math.min(paths.length - 1, cursor + step));
+      setAt(next);
+      light(event.currentTarget as Element, paths[next]!);
+    }
+  };
+  return (
+    <div class="squares" role="listbox" tabIndex={0} aria-label={tab.words} aria-activedescendant={`square-${cursor}`} onKeyDown={move} onFocus={(event) => light(event.currentTarget, paths[cursor]!)}>
+      {[...letters].map((one, i) => (
+        <i key={i} id={`square-${i}`} class={STATES[one]} role="option" aria-selected={i === cursor} data-path={paths[i]} title={`${i + 1}: ${WORDS[STATES[one]!]}`} aria-label={`${i + 1}: ${WORDS[STATES[one]!]}`} />
+      ))}
+    </div>
+  );
+}
+
+function Items({ tab, line, open }: { tab: ItemsTab; line: Timeline | null; open: (path: string) => void }) {
   if (!tab.squares)
     return (
       <div class="cells">
@@ -34,6 +67,8 @@ function Items({ tab }: { tab: ItemsTab }) {
       </div>
     );
   const { each, letters } = tab.squares;
+  const paths = each === 1 ? pathsOf(line, tab.stage) : [];
+  if (paths.length) return <SquareList tab={tab} letters={letters} paths={paths} open={open} />;
   const range = (i: number) => (each === 1 ? `${i + 1}` : `${i * each + 1} to ${(i + 1) * each}`);
   return (
     <div class="squares" role="img" aria-label={tab.words}>
@@ -64,7 +99,7 @@ function Children({ tab }: { tab: ChildrenTab }) {
 
 const CHILDREN = " children";
 
-export function ItemsCard({ items, children, open }: { items: ItemsTab[]; children: ChildrenTab | null; open: (path: string) => void }) {
+export function ItemsCard({ items, children, line, open }: { items: ItemsTab[]; children: ChildrenTab | null; line: Timeline | null; open: (path: string) => void }) {
   const tabs = [...items.map((one) => ({ name: one.stage, words: one.words })), ...(children ? [{ name: CHILDREN, words: children.words }] : [])];
   const busiest = items.find((one) => one.running > 0) ?? items.find((one) => one.done < (one.total ?? 0)) ?? items[items.length - 1];
   const [chosen, choose] = useState<string | null>(null);
@@ -108,7 +143,7 @@ export function ItemsCard({ items, children, open }: { items: ItemsTab[]; childr
           if (path) open(path);
         }}
       >
-        {tab ? <Items tab={tab} /> : children && <Children tab={children} />}
+        {tab ? <Items key={tab.stage} tab={tab} line={line} open={open} /> : children && <Children tab={children} />}
       </div>
     </Card>
   );
@@ -116,8 +151,12 @@ export function ItemsCard({ items, children, open }: { items: ItemsTab[]; childr
 
 /** Light the bar, the cell and the log lines of the step under the pointer or the focus, without drawing anything anew. */
 export function crosslight(event: Event): void {
-  const root = event.currentTarget as HTMLElement;
   const path = (event.target as Element).closest<HTMLElement | SVGElement>("[data-path]")?.dataset.path;
+  if (event.type !== "focusin" || path) light(event.currentTarget as Element, event.type === "mouseleave" ? "" : path);
+}
+
+function light(within: Element, path: string | undefined): void {
+  const root = within.closest("main")!;
   for (const one of root.querySelectorAll(".lit")) one.classList.remove("lit");
-  if (path && event.type !== "mouseleave") for (const one of root.querySelectorAll(`[data-path="${CSS.escape(path)}"]`)) one.classList.add("lit");
+  if (path) for (const one of root.querySelectorAll(`[data-path="${CSS.escape(path)}"]`)) one.classList.add("lit");
 }

@@ -5,7 +5,7 @@ import { EVENTS, STATES } from "../made/states";
 import { pathOf } from "../router";
 import type { Counts, State } from "../views";
 import { Glyph } from "./glyph";
-import { number } from "./words";
+import { Fresh, number, useChanges } from "./words";
 
 type Point = [x: number, y: number];
 
@@ -122,6 +122,15 @@ function useDots(counts: Counts) {
   return layer;
 }
 
+function Count({ of, x, y, anchor }: { of: number; x: number; y: number; anchor?: "middle" }) {
+  const times = useChanges(of);
+  return (
+    <text key={times} class={times ? "n fresh" : "n"} x={x} y={y} text-anchor={anchor}>
+      {number(of)}
+    </text>
+  );
+}
+
 export function LifecycleMap({ counts }: { counts: Counts }) {
   const dots = useDots(counts);
   return (
@@ -156,9 +165,7 @@ export function LifecycleMap({ counts }: { counts: Counts }) {
                 <text class="w" x="34" y="20.5">
                   {state}
                 </text>
-                <text class="n" x="34" y="41">
-                  {number(n)}
-                </text>
+                <Count of={n} x={34} y={41} />
               </g>
             </a>
           );
@@ -175,7 +182,9 @@ export function StateGrid({ counts }: { counts: Counts }) {
     <div class="state-grid">
       {order.map((state) => (
         <a key={state} class={`is-${state}`} href={pathOf("jobs", "", `state=${state}`)}>
-          <b>{number(counts[state] ?? 0)}</b>
+          <b>
+            <Fresh of={number(counts[state] ?? 0)} />
+          </b>
           <span>
             <Glyph state={state} size={12} /> {state}
           </span>
@@ -238,9 +247,7 @@ export function Diagram({ counts }: { counts: Counts }) {
             <a key={state} class={`node is-${state}${n === 0 ? " zero" : ""}`} href={pathOf("jobs", "", `state=${state}`)} aria-label={`${number(n)} ${state}: ${STATES[state].meaning}`}>
               <title>{STATES[state].meaning}</title>
               <rect x={l} y={t} width={r! - l!} height={b! - t!} rx="9" />
-              <text class="n" x={x} y={y + 1} text-anchor="middle">
-                {number(n)}
-              </text>
+              <Count of={n} x={x} y={y + 1} anchor="middle" />
               <text class="w" x={x} y={y + 18} text-anchor="middle">
                 {state}
               </text>

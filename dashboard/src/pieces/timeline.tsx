@@ -20,7 +20,7 @@ const END_ROOM = 34;
 const AGAIN_MS = 900;
 
 /** Read the timeline, and read it again when the job has changed: at most about once a second. */
-function useTimeline(view: JobPage): Timeline | null {
+export function useTimeline(view: JobPage): Timeline | null {
   const [line, setLine] = useState<Timeline | null>(null);
   const last = useRef(0);
   useEffect(() => {
@@ -72,8 +72,7 @@ function useWidth(): [{ current: HTMLDivElement | null }, number] {
   return [box, width];
 }
 
-export function TimelineCard({ view, open }: { view: JobPage; open: (path: string) => void }) {
-  const line = useTimeline(view);
+export function TimelineCard({ line, view, open }: { line: Timeline | null; view: JobPage; open: (path: string) => void }) {
   return line && line.bars.length > 0 ? <Plot line={line} view={view} open={open} /> : null;
 }
 

@@ -1,4 +1,6 @@
 // Sentences, times and small text. The words come from the server; here they only get colour and links.
+import type { ComponentChildren } from "preact";
+import { useRef } from "preact/hooks";
 import { about, clock, now, span } from "../clock";
 import { pathOf } from "../router";
 import type { State } from "../views";
@@ -44,6 +46,23 @@ export function Time({ at, seconds = true }: { at: string; seconds?: boolean }) 
     <time dateTime={at} title={about(at)}>
       {clock(at, seconds)}
     </time>
+  );
+}
+
+/** How often a value has changed since it was first shown: the key of what shows it, so that each change is seen. */
+export function useChanges(value: unknown): number {
+  const seen = useRef({ value, times: 0 });
+  if (seen.current.value !== value) seen.current = { value, times: seen.current.times + 1 };
+  return seen.current.times;
+}
+
+/** A value that is marked for a moment when it has changed. */
+export function Fresh({ of, children }: { of: string | number; children?: ComponentChildren }) {
+  const times = useChanges(of);
+  return (
+    <span key={times} class={times ? "fresh" : undefined}>
+      {children ?? of}
+    </span>
   );
 }
 

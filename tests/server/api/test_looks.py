@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from holdfast.core.changes import complete
 from holdfast.core.model import Presence, Running, RunningItem
 from holdfast.jobs.lost_workers import decide_loss, read_past
 from tests.server.api.film import make_app, served, settled
@@ -132,6 +133,30 @@ async def test_a_worker_that_was_lost_before_anybody_looked_is_in_sight_too():
     assert sum(overview["finished"]["lost"]) == 1
     assert [one["id"] for one in worker["jobs"]] == [id]
     assert again["workers"] == overview["workers"]
+
+
+async def test_a_workers_page_says_what_it_runs_and_what_it_ran_by_name():
+    app = make_app()
+    async with served(app) as (_, client):
+        engine = (await app.open()).engine
+        ids = [await client.submit("film", [{"title": title}]) for title in ("Ebb", "Leeward", "Mooring")]
+        [mine] = await engine.claim("w-1", ["default"], 1)
+        [other] = await engine.claim("w-2", ["default"], 1)
+        [held] = await engine.claim("w-1", ["default"], 1)
+        now = await engine.now()
+        await engine.commit([complete(mine, now, by="w-1", result="1"), complete(other, now, by="w-2", result="2")])
+        await engine.beat(Presence("w-1", queues=("default",), slots=2, running=(Running(held.id, held.epoch),)))
+
+        page, line = await client.look("/workers/w-1"), (await client.look("/workers"))["workers"][0]
+
+    assert [one["id"] for one in page["ran"]] == [mine.id]
+    assert [one["id"] for one in page["jobs"]] == [held.id]
+    [running] = line["running"]
+    assert running == page["worker"]["running"][0]
+    assert (running["job"], running["name"]) == (
+        held.id,
+        {ids[0]: "Ebb", ids[1]: "Leeward", ids[2]: "Mooring"}[held.id],
+    )
 
 
 async def test_holdfasts_own_worker_and_queue_are_left_out():

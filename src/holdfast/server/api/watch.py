@@ -20,10 +20,11 @@ from holdfast.jobs.views.pages.job import JobPage
 from holdfast.jobs.views.pages.job_page import view_job_page
 from holdfast.jobs.views.pages.losses import LostWorker, find_losses, recorded_losses
 from holdfast.jobs.views.pages.overview import OverviewPage, view_overview
-from holdfast.jobs.views.pages.place_pages import view_navigation, view_worker, view_workers_page
+from holdfast.jobs.views.pages.place_pages import view_navigation
 from holdfast.jobs.views.pages.places import Navigation, WorkerPage, WorkersPage
 from holdfast.jobs.views.pages.samples import REMEMBERED_MS, Sample, Samples
 from holdfast.jobs.views.pages.usual import usual_times
+from holdfast.jobs.views.pages.worker_pages import view_worker, view_workers_page
 from holdfast.server.site import Site
 from holdfast.server.streams import event
 

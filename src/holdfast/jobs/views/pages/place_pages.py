@@ -1,16 +1,9 @@
 """Reads queues, workers, schedules, limits, budgets and the lifecycle as pages. Must not change anything."""
 
-from collections.abc import Sequence
-
-from msgspec.structs import replace
-
-from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import EVENTS, STATES
-from holdfast.core.model import Job, Presence, State, Time, Usage, Where
+from holdfast.core.model import Job, State, Time, Usage, Where
 from holdfast.core.shared_limits import UNIT
 from holdfast.core.spending import in_words, plain
-from holdfast.core.suggestions import suggest
-from holdfast.engines.records import QUIET
 from holdfast.jobs.budgets import Budget, list_budgets
 from holdfast.jobs.built_in import OWN_QUEUE
 from holdfast.jobs.limits import LimitView, list_limits
@@ -18,19 +11,13 @@ from holdfast.jobs.questions import Question
 from holdfast.jobs.schedule_views import ScheduleView, list_schedules
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import (
-    ALIVE,
-    GONE,
-    WORKER_MEANINGS,
     QueueSummary,
     is_alive,
     view_queues,
-    worker_state,
 )
 from holdfast.jobs.views.pages.acts import budget_act, place_act
-from holdfast.jobs.views.pages.job_page import running_words
-from holdfast.jobs.views.pages.lines import as_sentence, job_lines, name_of
-from holdfast.jobs.views.pages.losses import LostWorker
-from holdfast.jobs.views.pages.overview import by_need, lost_words, queue_bar, shown_queues, shown_workers
+from holdfast.jobs.views.pages.lines import as_sentence, name_of
+from holdfast.jobs.views.pages.overview import queue_bar, shown_queues, shown_workers
 from holdfast.jobs.views.pages.parts import StateCount, moment
 from holdfast.jobs.views.pages.places import (
     Amount,
@@ -45,17 +32,12 @@ from holdfast.jobs.views.pages.places import (
     Navigation,
     QueueLine,
     QueuesPage,
-    RunningLine,
     ScheduleLine,
     SchedulesPage,
     StateShown,
-    WorkerLine,
-    WorkerPage,
-    WorkersPage,
 )
 from holdfast.jobs.views.shapes import plain_value, time_text
 from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
-from holdfast.safe_text import clean
 
 KEYS_SHOWN = 20
 """How many keys of a limit a page shows."""
@@ -123,101 +105,6 @@ async def _queue_line(jobs: Jobs, one: QueueSummary, now: Time) -> QueueLine:
         total=one.total,
         ended=one.ended,
         acts=(act,),
-    )
-
-
-# Workers.
-
-
-async def view_workers_page(jobs: Jobs, lost: Sequence[LostWorker] = ()) -> WorkersPage:
-    """Read all workers, those in trouble first, and those that were `lost` in the last hour."""
-    now, workers = await jobs.engine.now(), shown_workers(await jobs.workers(), lost)
-    quiet = await _quiet(jobs)
-    alive = [one for one in workers if is_alive(one, now)]
-    slots, busy = sum(one.slots for one in alive), sum(len(one.running) for one in alive)
-    gone = len(workers) - len(alive)
-    words = f"{plural(len(alive), 'worker')}, {busy} of {slots} slots in use" if alive else "no worker is running"
-    return WorkersPage(
-        now=moment(now),
-        sentence=as_sentence(
-            words + (f"; {gone:,} silent" if gone else "") + (f"; {len(lost):,} lost in the last hour" if lost else "")
-        ),
-        workers=(
-            *(_worker_line(one, now, quiet) for one in by_need(workers, now)),
-            *(_lost_line(one, now) for one in lost),
-        ),
-    )
-
-
-async def view_worker(jobs: Jobs, id: str, lost: Sequence[LostWorker] = ()) -> WorkerPage:
-    """Read one worker with the jobs that it runs, or raise NotFound. One that was `lost` has those taken from it."""
-    now, workers = await jobs.engine.now(), await jobs.workers()
-    gone = next((worker for worker in lost if worker.presence.worker == id), None)
-    if gone is not None:
-        taken = [job for job in await jobs.engine.get(gone.jobs) if job is not None]
-        return WorkerPage(now=moment(now), worker=_lost_line(gone, now), jobs=await job_lines(jobs, taken))
-    one = next((worker for worker in workers if worker.worker == id), None)
-    if one is None:
-        hint = suggest(id, [worker.worker for worker in workers]) or "; it may have stopped"
-        raise NotFound(f"there is no worker {id[:80]!r} in this store{hint}")
-    held = [job for job in await jobs.engine.get([running.job for running in one.running]) if job is not None]
-    line = _worker_line(one, now, await _quiet(jobs))
-    return WorkerPage(now=moment(now), worker=line, jobs=await job_lines(jobs, held))
-
-
-async def _quiet(jobs: Jobs) -> frozenset[str]:
-    return frozenset(record.name.removeprefix(QUIET) for record in await jobs.engine.records(QUIET))
-
-
-def _lost_line(one: LostWorker, now: Time) -> WorkerLine:
-    """Return a lost worker: what it last reported, and the jobs that were taken from it."""
-    line = _worker_line(replace(one.presence, running=(), trouble="", gone=True), now, frozenset())
-    taken = tuple(
-        RunningLine(job=id, short=short_id(id), epoch=0, words="taken from it", since=None) for id in one.jobs
-    )
-    return replace(line, state=GONE, sentence=as_sentence(lost_words(one)), running=taken)
-
-
-def _worker_line(one: Presence, now: Time, quiet: frozenset[str]) -> WorkerLine:
-    state = worker_state(one, now)
-    is_quiet = one.worker in quiet
-    words = [
-        f"{len(one.running)} of {one.slots} slots in use" if state == ALIVE else WORKER_MEANINGS[state],
-        f"last heartbeat {ago(one.beat_at, now)}" if one.beat_at else "last heartbeat unknown",
-        f"started {ago(one.started_at, now)}" if one.started_at else "",
-        "claims nothing new" if is_quiet else "",
-    ]
-    act = (
-        place_act("workers", one.worker, "resume", "Let it claim again", f"workers resume {one.worker}")
-        if is_quiet
-        else place_act("workers", one.worker, "quiet", "Quiet", f"workers quiet {one.worker}")
-    )
-    return WorkerLine(
-        id=one.worker,
-        state=state,
-        sentence=as_sentence(", ".join(word for word in words if word)),
-        host=clean(one.host),
-        pid=one.pid,
-        queues=one.queues,
-        types=one.types,
-        has=one.has,
-        slots=one.slots,
-        busy=len(one.running),
-        running=tuple(
-            RunningLine(
-                job=job.job,
-                short=short_id(job.job),
-                epoch=job.epoch,
-                words=running_words(job, now),
-                since=time_text(job.since),
-            )
-            for job in one.running
-        ),
-        started_at=time_text(one.started_at or None),
-        beat_at=time_text(one.beat_at or None),
-        is_quiet=is_quiet,
-        trouble="its status can't be read; see holdfast doctor" if one.unreadable else one_line(one.trouble),
-        acts=(act,) if state == ALIVE else (),
     )
 
 

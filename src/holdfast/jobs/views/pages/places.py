@@ -33,6 +33,7 @@ class RunningLine(Struct, frozen=True, kw_only=True):
 
     job: str
     short: str
+    name: str
     epoch: int
     words: str
     since: Moment | None
@@ -68,11 +69,12 @@ class WorkersPage(Struct, frozen=True, kw_only=True):
 
 
 class WorkerPage(Struct, frozen=True, kw_only=True):
-    """One worker, with the jobs that it runs."""
+    """One worker, with the jobs that it runs, and those of the newest jobs that it ran."""
 
     now: Moment
     worker: WorkerLine
     jobs: tuple[JobLine, ...]
+    ran: tuple[JobLine, ...]
 
 
 class ChangeLine(Struct, frozen=True, kw_only=True):
