@@ -1,6 +1,7 @@
-"""The dashboard in a real browser: first paint, a long list, the cost of an update, and of many open tabs.
+"""The dashboard in a real browser: first paint, a long list, the cost of updates, and of many open tabs.
 
     python benchmarks/dashboard.py sqlite:///jobs.db [--jobs 1000000] [--tabs 20]
+    python -m tests.support.postgres_server --safe python benchmarks/dashboard.py {url}
 
 Needs Chromium or Chrome (HOLDFAST_TEST_BROWSER, or on the PATH). Everything runs on this machine, so the browser takes
 its share of the same cores. Exits with 1 if a floor is missed.
@@ -30,7 +31,9 @@ from holdfast.engines import engine_for
 
 INSERTED_AT_ONCE = 2_000
 PAINT_MS, LIST_MS, UPDATE_MS, IDLE_SHARE = 1_000.0, 200.0, 8.0, 0.10
+DROPPED_FRAMES = 0.0
 WATCHED_SECONDS = 10.0
+FRAMES_SECONDS = 3.0
 ROUNDS = 7
 
 
@@ -146,6 +149,62 @@ def busy_thread(browser: Any, base: str, *, changes: bool) -> tuple[float, int]:
     return after - before, then - updates
 
 
+OFTEN = """
+const Real = window.EventSource;
+window.EventSource = class extends EventTarget {
+  constructor(address) {
+    super();
+    this.real = new Real(address);
+    let number = 0, first = null;
+    const pass = (name) => this.real.addEventListener(name, ({ data }) => {
+      if (name === "view") first ??= JSON.parse(data);
+      this.dispatchEvent(new MessageEvent(name, { data }));
+    });
+    ["view", "beat", "trouble", "gone"].forEach(pass);
+    this.timer = setInterval(() => {
+      if (!first?.jobs || !window.updatesOften) return;
+      number += 1;
+      const jobs = first.jobs.map((one) => ({ ...one, doing: `image, ${number} of 9,000`, version: number }));
+      this.dispatchEvent(new MessageEvent("view", { data: JSON.stringify({ ...first, jobs }) }));
+    }, 20);
+  }
+  close() {
+    clearInterval(this.timer);
+    this.real.close();
+  }
+};
+"""
+"""A stream that has something new 50 times a second, once the page wants it."""
+
+LATE_FRAMES = """(seconds) => new Promise((done) => {
+  let late = 0, before = performance.now();
+  const until = before + seconds * 1000;
+  const look = (now) => {
+    late += Math.max(0, Math.round((now - before) / (1000 / 60)) - 1);
+    before = now;
+    now < until ? requestAnimationFrame(look) : done(late);
+  };
+  requestAnimationFrame(look);
+})"""
+
+
+def dropped_frames(browser: Any, base: str) -> float:
+    """How many frames more the list drops with 50 updates a second than without."""
+    page = browser.new_page(base_url=base)
+    page.add_init_script(OFTEN)
+    page.goto("/jobs?queue=video")
+    page.locator(".job-row").nth(20).wait_for()
+    page.wait_for_timeout(1_000)
+    still = page.evaluate(LATE_FRAMES, FRAMES_SECONDS)
+    page.evaluate("window.updatesOften = true")
+    page.wait_for_timeout(200)
+    busy = page.evaluate(LATE_FRAMES, FRAMES_SECONDS)
+    shown = page.locator(".job-row", has_text="image,").count()
+    page.close()
+    assert shown, "the updates weren't shown"
+    return max(0.0, float(busy - still))
+
+
 def idle_share(browser: Any, base: str, pid: int, tabs: int) -> float:
     """The share of a core that the server needs while this many overviews are open and nothing happens."""
     contexts = [browser.new_context(base_url=base) for _ in range(tabs)]
@@ -183,6 +242,7 @@ def main() -> None:
             paint = [first_paint(browser, base, "/") for _ in range(ROUNDS)]
             listed = [useful_list(browser, base) for _ in range(ROUNDS)]
             update = update_cost(browser, base)
+            dropped = [dropped_frames(browser, base) for _ in range(ROUNDS)]
             idle = idle_share(browser, base, pid, options.tabs)
             browser.close()
     print(f"{options.jobs:,} jobs, load {os.getloadavg()[0]:.0f}")
@@ -190,6 +250,7 @@ def main() -> None:
         check_floor("first paint of the overview", paint, PAINT_MS, "ms", at_most=True),
         check_floor("the list of jobs, from a click to its first row", listed, LIST_MS, "ms", at_most=True),
         check_floor("main thread for an update of 60 rows", [update], UPDATE_MS, "ms", at_most=True),
+        check_floor("frames dropped by 50 updates a second", dropped, DROPPED_FRAMES, "frames", at_most=True),
         check_floor(f"share of a core for {options.tabs} idle overviews", [idle], IDLE_SHARE, "", at_most=True),
     ]
     sys.exit(not all(fine))
