@@ -27,6 +27,7 @@ async def script(title: str) -> int:
 async def image(number: int) -> str:
     """Draw one scene."""
     await asyncio.sleep(SECONDS)
+    log.info("scene %s is drawn", number)
     spend(usd=0.08)
     return f"images/{number:02}.png"
 

@@ -43,13 +43,19 @@ def main() -> None:
 
 def fill(site: Site) -> dict[str, str]:
     """Fill the store: a film whose worker was lost, a question, a failure, an effect in doubt, jobs that wait."""
-    first = site.worker("--at-once", "2", "--queues", "video", seconds=0.5)
+    sender = site.worker("--queues", "mail")
+    doubt = site.submit("bill", 1187)
+    while not site.api.get(f"/jobs/{doubt}/steps").json()["steps"]:
+        time.sleep(0.1)
+    sender.kill()
+    first = site.worker("--at-once", "2", "--queues", "video", seconds=1.2)
     film = site.submit("make_video", "The Lighthouse", 30, key="order-42")
     while len([cell for tab in site.job(film)["items"] for cell in tab["cells"] if cell["state"] == "done"]) < 12:
         time.sleep(0.1)
-    site.worker("--at-once", "4", "--queues", "video,books,film,mail", seconds=4)
-    time.sleep(3)
+    site.worker("--at-once", "6", "--queues", "video,books,film,mail,quotes", seconds=6)
+    site.until(doubt, "review")  # the other worker is up
     first.kill()
+    site.until(site.submit("quote", "Ada"), "pending")
     asking, failed = site.submit("write_book", "Atlas of Tides"), site.submit("publish", "Storm Warning", 18)
     for number, title in enumerate(("Harbour at Dawn", "Low Water", "Night Ferry")):
         site.submit("make_video", title, 10 + number)
@@ -58,8 +64,9 @@ def fill(site: Site) -> dict[str, str]:
     site.until(asking, "pending")
     site.until(failed, "review")
     return {
-        "overview": "/", "jobs": "/jobs", "job": f"/jobs/{film}", "question": f"/review/{asking}",
-        "failure": f"/review/{failed}", "queues": "/queues", "workers": "/workers", "schedules": "/schedules",
+        "job": f"/jobs/{film}", "overview": "/", "jobs": "/jobs", "question": f"/review/{asking}",
+        "doubt": f"/review/{doubt}", "failure": f"/review/{failed}",
+        "queues": "/queues", "workers": "/workers", "schedules": "/schedules",
         "lifecycle": "/lifecycle", "login": "/login",
     }  # fmt: skip
 

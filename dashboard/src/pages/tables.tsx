@@ -151,7 +151,7 @@ function WorkerCard({ of }: { of: WorkerLine }) {
         </>
       }
     >
-      <Pairs of={facts} />
+      {facts.length > 0 && <Pairs of={facts} />}
       {of.running.length > 0 && (
         <ul class="rows">
           {of.running.map((one) => (

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.changes import complete
-from holdfast.core.model import Presence, Running, RunningItem
+from holdfast.core.model import Presence, Running, RunningItem, Step, StepState
 from holdfast.jobs.lost_workers import decide_loss, read_past
 from tests.server.api.film import make_app, served, settled
 
@@ -124,13 +124,21 @@ async def test_a_worker_that_was_lost_before_anybody_looked_is_in_sight_too():
         await engine.commit([decide_loss(job, past, await engine.now(), by="w-2", why="it died", running=None)])
         await engine.claim("w-2", ["default"], 1)
         await engine.beat(Presence("w-2", queues=("default",), slots=2))
+        await client.submit("film", [{"title": "y"}])
+        [doubtful] = await engine.claim("w-doubt", ["default"], 1)
+        held = {"job": doubtful.id, "epoch": doubtful.epoch, "started_at": await engine.now()}
+        begun = Step(path="send#1", name="send", state=StepState.STARTED, **held)
+        await engine.record([begun])
+        past = await read_past(engine, doubtful.id)
+        await engine.commit([decide_loss(doubtful, past, await engine.now(), by="w-2", why="it died")])
 
         overview, worker = await client.look("/overview"), await client.look("/workers/w-lost")
         again = await client.look("/overview")
 
-    assert [(one["id"], one["state"]) for one in overview["workers"]] == [("w-2", "alive"), ("w-lost", "gone")]
-    assert overview["workers"][1]["words"].endswith("with 1 job")
-    assert sum(overview["finished"]["lost"]) == 1
+    seen = {one["id"]: (one["state"], one["words"].rpartition(", ")[2]) for one in overview["workers"]}
+    assert seen.pop("w-2")[0] == "alive"
+    assert seen == {"w-lost": ("gone", "with 1 job"), "w-doubt": ("gone", "with 1 job")}
+    assert sum(overview["finished"]["lost"]) == 2
     assert [one["id"] for one in worker["jobs"]] == [id]
     assert again["workers"] == overview["workers"]
 

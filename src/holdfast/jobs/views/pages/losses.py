@@ -59,17 +59,17 @@ async def recorded_losses(
 ) -> tuple[list[LostWorker], dict[str, int]]:
     """Return the workers that were lost since a time, as the newest jobs tell, though nobody saw these workers alive.
 
-    A job that is `looked_at`, with as many recoveries as then, is left out; the second answer has those looked at now.
+    A job that was `looked_at` at the version that it still has is left out; the second answer has those looked at now.
     """
     present = {one.worker for one in workers}
-    recovered: dict[str, Job] = {}
+    changed: dict[str, Job] = {}
     for states in KINDS:
         for job in await engine.find(Where(states=states, newest_first=True), limit=RECOVERED_READ):
             is_recent = job.finished_at is None or job.finished_at > since
-            if is_recent and job.recoveries > looked_at.get(job.id, 0):
-                recovered[job.id] = job
+            if is_recent and (job.recoveries or job.state is State.REVIEW) and looked_at.get(job.id) != job.version:
+                changed[job.id] = job
     found: dict[str, tuple[Time, list[str]]] = {}
-    for job in recovered.values():
+    for job in changed.values():
         for name, at in await _losses_of(engine, job):
             if name not in present and at > since:
                 before = found.get(name, (0, []))
@@ -78,7 +78,7 @@ async def recorded_losses(
         LostWorker(presence=Presence(name, beat_at=at, gone=True), at=at, jobs=tuple(dict.fromkeys(ids)))
         for name, (at, ids) in found.items()
     ]
-    return lost, {id: job.recoveries for id, job in recovered.items()}
+    return lost, {id: job.version for id, job in changed.items()}
 
 
 async def _taken_from(engine: Engine, suspects: Mapping[str, Presence]) -> dict[str, tuple[Time, list[str]]]:

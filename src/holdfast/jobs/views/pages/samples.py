@@ -55,7 +55,7 @@ class Samples:
         self.known: Mapping[str, Presence] = {}
         """The workers at the last look, by name."""
         self.looked_at: dict[str, int] = {}
-        """The jobs whose history was read for lost workers: how many recoveries each had then, by id."""
+        """The jobs whose history was read for lost workers: which version each had then, by id."""
         self._day = 0
         self._money_since: Time = 0
         self._seen: dict[str, tuple[Amounts, Amounts, Amounts]] = {}
@@ -93,7 +93,7 @@ class Samples:
             del self._lost[next(iter(self._lost))]
 
     def look_at(self, jobs: Mapping[str, int]) -> None:
-        """Note whose histories were read, and with how many recoveries."""
+        """Note whose histories were read, and at which version."""
         self.looked_at.update(jobs)
         while len(self.looked_at) > JOBS_KEPT:
             del self.looked_at[next(iter(self.looked_at))]
