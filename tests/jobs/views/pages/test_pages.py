@@ -8,9 +8,11 @@ from holdfast.core.keys import digest
 from holdfast.core.model import Entry, Job, Presence, Running, RunningItem, Spending, State, Step, StepState
 from holdfast.core.places import PLACES_PATH, places_in, places_text
 from holdfast.core.summaries import StepCounts, StepHead, StepSummary
+from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.status import status_of
 from holdfast.jobs.views.pages.items import Progressing, item_tabs
 from holdfast.jobs.views.pages.job import CELLS_SHOWN, SQUARES
+from holdfast.jobs.views.pages.job_page import sentence_for, why_of
 from holdfast.jobs.views.pages.lines import name_of
 from holdfast.jobs.views.pages.losses import LostWorker
 from holdfast.jobs.views.pages.samples import Sample, Samples
@@ -83,6 +85,19 @@ def test_an_item_keeps_its_place_whichever_ends_first_and_when_another_worker_ma
     assert done_first == again == at_once == ["1", "2", "3", "4", "todo", "todo"]
 
 
+def test_a_job_of_which_one_step_waits_for_a_limit_is_said_to_run():
+    items = tuple(RunningItem(f"draw#{n}", NOW) for n in range(4))
+    one = progressing(30, 11, (), items)
+    waiting = replace(one, status=replace(one.status, limited=LimitWait(key="provider", steps=1)))
+    all_wait = replace(one, status=replace(one.status, limited=LimitWait(key="provider", steps=4)))
+
+    assert sentence_for(waiting, []).startswith("Draw, 11 of 30")
+    assert "limit" not in sentence_for(waiting, [])
+    assert why_of(waiting, []).endswith("Waiting for limit provider.")
+    assert "waiting for limit provider" in sentence_for(all_wait, [])
+    assert "limit" not in why_of(all_wait, [])
+
+
 def test_the_order_of_the_calls_is_kept_where_it_is_recorded():
     heads = tuple(replace(head(n, NOW + n), path=f"draw#{digest(f'[{n}]')[:16]}") for n in (1, 2, 3))
     places = places_in([a_step(PLACES_PATH, places_text([heads[n].path for n in (2, 0, 1)], [h.path for h in heads]))])
@@ -150,6 +165,18 @@ def test_a_loss_counts_from_the_last_heartbeat_not_from_when_it_was_noticed():
     assert timeline.gaps[-1].words == "nobody worked on it for 1 s"
     assert (timeline.gaps[-1].at, timeline.gaps[-1].end) == (3_500, 5_003)
     assert "w-2 continued 1 s later" in why_line(a_job(epoch=2), history, NOW + 6_000)
+
+
+def test_a_worker_was_there_as_long_as_it_recorded_steps_though_its_last_heartbeat_is_older():
+    """It began draw#9 at 1,000 and recorded draw#8 at 4,200; its last heartbeat was at 3,500, its end seen at 5,000."""
+    history = lost_history("draw#9", ran_ms=4_000, silent_ms=1_500)
+    recorded = [replace(head(8, NOW + 900, 3_300), epoch=1)]
+    timeline = timeline_of(a_job(epoch=2), history, recorded, (), NOW + 6_000)
+
+    assert [(bar.state, bar.at, bar.end) for bar in timeline.bars] == [("done", 900, 4_200), ("cut", 1_000, 4_200)]
+    assert timeline.bands[0].end == 4_200
+    assert (timeline.gaps[-1].at, timeline.gaps[-1].words) == (4_200, "nobody worked on it for 803 ms")
+    assert "w-2 continued 803 ms later" in why_line(a_job(epoch=2), history, NOW + 6_000, recorded)
 
 
 def test_what_a_loss_cut_has_names_that_people_read():

@@ -9,6 +9,7 @@ from holdfast.core.places import PLACES_PATH, places_in
 from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plain, total_of
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
+from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, retry_line, total_words
 from holdfast.jobs.views.job import facts_of
@@ -75,8 +76,8 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         now=moment(now),
         title=title_of(line),
         job=line,
-        sentence=_sentence(one, history),
-        why=" ".join(line for line in (why_line(job, history, now), as_sentence(retry_line(status))) if line),
+        sentence=sentence_for(one, history),
+        why=why_of(one, history),
         facts=_facts(one, history, heads),
         stages=stage_bars(one),
         items=item_tabs(one),
@@ -128,10 +129,10 @@ async def _spent_records(jobs: Jobs, job: Job, status: Status, summary: StepSumm
     return await jobs.engine.steps_under(job.id, SPENT_PATH)
 
 
-def _sentence(one: Progressing, history: Sequence[Entry]) -> str:
+def sentence_for(one: Progressing, history: Sequence[Entry]) -> str:
     """Say where a job stands; of one that has ended, how long it took and what it survived."""
     job, status = one.job, one.status
-    if job.state is State.ACTIVE and not (status.trouble or status.limited or status.waits):
+    if _goes_on(one):
         return _running_sentence(status, _worked_ms(one, history))
     if job.finished_at is None or job.state is not State.COMPLETED:
         return sentence_of(status)
@@ -140,6 +141,24 @@ def _sentence(one: Progressing, history: Sequence[Entry]) -> str:
     lost = count_lost_workers(history)
     words = f"completed in {span(job.finished_at - began)}" + (f" for {spent}" if spent else "")
     return as_sentence(words + (f"; {plural(lost, 'worker was', 'workers were')} lost on the way" if lost else ""))
+
+
+def _goes_on(one: Progressing) -> bool:
+    """Whether a job is being worked on: nothing holds it up, or no more than some of its steps."""
+    status, items = one.status, () if one.running is None else one.running.items
+    if one.job.state is not State.ACTIVE or status.trouble or status.waits:
+        return False
+    return status.limited is None or (isinstance(status.limited, LimitWait) and len(items) > status.limited.steps)
+
+
+def why_of(one: Progressing, history: Sequence[Entry]) -> str:
+    """Return the second line: the owner and the losses, then what holds up some steps and isn't in the sentence."""
+    lines = [why_line(one.job, history, one.now, one.heads or ())]
+    if _goes_on(one) and one.status.limited is not None:
+        lines.append(as_sentence(str(one.status.limited)))
+    if _goes_on(one) or one.job.state is not State.ACTIVE:
+        lines.append(as_sentence(retry_line(one.status)))
+    return " ".join(line for line in lines if line)
 
 
 def _worked_ms(one: Progressing, history: Sequence[Entry]) -> int:

@@ -93,6 +93,13 @@ def lost_at(one: Entry) -> Time:
     return one.at - silent_ms if isinstance(silent_ms, int) else one.at
 
 
+def last_sign(one: Entry, heads: Iterable[StepHead] = ()) -> Time:
+    """Return when a lost worker gave its last sign: a heartbeat, or a step that it began or recorded after that."""
+    recorded = (head.finished_at for head in heads if head.epoch == one.epoch and head.finished_at is not None)
+    signs = (*recorded, *(one.at - ms for _, ms in cut_items(one.note)))
+    return max(lost_at(one), *(at for at in signs if at <= one.at), 0)
+
+
 def stage_ends(job: Job, heads: Iterable[StepHead], current: str, now: Time) -> list[StoryEntry]:
     """Return a line for each stage that has ended: how many items it made, and how long it took."""
     groups: dict[str, list[StepHead]] = {}
@@ -125,7 +132,7 @@ def losses_in(history: Iterable[Entry]) -> list[Entry]:
     return [one for one in history if one.event in (Event.LAPSE, Event.ABANDON) and "lost" in one.note]
 
 
-def why_line(job: Job, history: Sequence[Entry], now: Time) -> str:
+def why_line(job: Job, history: Sequence[Entry], now: Time, heads: Sequence[StepHead] = ()) -> str:
     """Return the line below the sentence: who runs it since when, and which losses it survived."""
     said = []
     if job.worker is not None and job.claimed_at is not None:
@@ -137,9 +144,8 @@ def why_line(job: Job, history: Sequence[Entry], now: Time) -> str:
         after = [one for one in history if one.version > last.version and one.event == Event.CLAIM]
         lost = one_line(str(last.note["lost"]), 60)
         if after:
-            said.append(
-                f"{lost} was lost on the way; {after[0].by} continued {_soon(after[0].at - lost_at(last))} later."
-            )
+            apart = _soon(after[0].at - last_sign(last, heads))
+            said.append(f"{lost} was lost on the way; {after[0].by} continued {apart} later.")
         else:
             said.append(f"{lost} was lost.")
         if len(losses) > 1:

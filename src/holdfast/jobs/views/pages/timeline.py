@@ -13,7 +13,7 @@ from holdfast.jobs.views.pages.items import as_steps
 from holdfast.jobs.views.pages.job import Gap, OwnerBand, Timeline, TimelineBar, TimelineRow
 from holdfast.jobs.views.pages.job_page import read_places, recent_history
 from holdfast.jobs.views.pages.parts import moment
-from holdfast.jobs.views.pages.story import LEAVES, cut_items, cut_steps, lost_at
+from holdfast.jobs.views.pages.story import LEAVES, cut_items, cut_steps, last_sign, losses_in
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.text import one_line, span
 from holdfast.safe_text import clean
@@ -74,13 +74,14 @@ def timeline_of(
     """Build the timeline of a job."""
     start = min([job.created_at, *(head.started_at for head in heads[:1])])
     over = now if job.finished_at is None else job.finished_at
-    bands, gaps = _bands(history, start), _gaps(history, start)
+    signs = {entry.version: last_sign(entry, heads) for entry in losses_in(history)}
+    bands, gaps = _bands(history, start, signs), _gaps(history, start, signs)
     if epoch is not None:
         bands = tuple(band for band in bands if band.epoch == epoch)
     names = {}
     if len(heads) <= NAMED:
         names = name_steps(job, [*as_steps(heads), *cut_steps(history)], places)
-    bars = [one for one in _bars(job, history, heads, going, now, names) if epoch in (None, one[1].epoch)]
+    bars = [one for one in _bars(job, history, heads, going, now, names, signs) if epoch in (None, one[1].epoch)]
     stages = list(dict.fromkeys(stage for stage, _ in sorted(bars, key=lambda one: one[1].at)))
     rows: list[TimelineRow] = []
     placed: list[TimelineBar] = []
@@ -112,6 +113,7 @@ def _bars(
     going: Sequence[RunningItem],
     now: Time,
     names: dict[str, str],
+    signs: Mapping[int, Time],
 ) -> Iterator[tuple[str, TimelineBar]]:
     """Yield the bars with their stages, in absolute times and without lanes."""
     live = {item.path for item in going}
@@ -147,7 +149,7 @@ def _bars(
                     row=0,
                     lane=0,
                     at=entry.at - ms,
-                    end=max(entry.at - ms, lost_at(entry)),
+                    end=max(entry.at - ms, signs.get(entry.version, entry.at)),
                     state="cut",
                     path=path,
                     name=clean(names.get(path, "")),
@@ -183,7 +185,7 @@ def _binned(bars: Iterable[TimelineBar], width: int) -> list[TimelineBar]:
     return joined
 
 
-def _bands(history: Sequence[Entry], start: Time) -> tuple[OwnerBand, ...]:
+def _bands(history: Sequence[Entry], start: Time, signs: Mapping[int, Time]) -> tuple[OwnerBand, ...]:
     bands: list[OwnerBand] = []
     for entry in history:
         if entry.event == Event.CLAIM:
@@ -191,17 +193,17 @@ def _bands(history: Sequence[Entry], start: Time) -> tuple[OwnerBand, ...]:
             bands.append(OwnerBand(worker=one_line(entry.by, 60), epoch=entry.epoch, at=at, end=None, how=""))
         elif bands and bands[-1].end is None and entry.before is State.ACTIVE and entry.after is not State.ACTIVE:
             how = LEAVES.get(Event(entry.event), entry.event)
-            bands[-1] = replace(bands[-1], end=max(bands[-1].at, lost_at(entry) - start), how=how)
+            bands[-1] = replace(bands[-1], end=max(bands[-1].at, signs.get(entry.version, entry.at) - start), how=how)
     return tuple(bands)
 
 
-def _gaps(history: Sequence[Entry], start: Time) -> tuple[Gap, ...]:
+def _gaps(history: Sequence[Entry], start: Time, signs: Mapping[int, Time]) -> tuple[Gap, ...]:
     gaps: list[Gap] = []
     since: Entry | None = None
     for entry in history:
         if since is not None and entry.event == Event.CLAIM:
             kind, words = WAITS[Event(since.event)]
-            began = lost_at(since)
+            began = signs.get(since.version, since.at)
             took = span(entry.at - began) if entry.at - began >= 1_000 else f"{entry.at - began} ms"
             gaps.append(Gap(kind=kind, at=began - start, end=entry.at - start, words=words.format(took)))
             since = None
@@ -209,5 +211,7 @@ def _gaps(history: Sequence[Entry], start: Time) -> tuple[Gap, ...]:
             since = entry
     if since is not None and history[-1].after not in (State.ACTIVE, State.COMPLETED):
         kind, words = WAITS[Event(since.event)]
-        gaps.append(Gap(kind=kind, at=lost_at(since) - start, end=None, words=words.format("until now")))
+        gaps.append(
+            Gap(kind=kind, at=signs.get(since.version, since.at) - start, end=None, words=words.format("until now"))
+        )
     return tuple(gaps)
