@@ -18,14 +18,18 @@ ALLOWED_SECONDS = 8.0
 
 def test_a_pipeline_is_watched_to_its_end_though_its_worker_is_killed(site, page, capsys):
     first = site.worker("--at-once", "2", seconds=0.8)
-    id = site.submit("make_video", "The Lighthouse", key="order-42")
+    id = site.submit("make_video", "The Lighthouse", 60, key="order-42")
+    site.until(id, "active")
+    site.worker("--at-once", "2", seconds=0.05)
+    end = time.monotonic() + 60
+    while len(site.api.get("/workers").json()["workers"]) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
     page.goto(f"/jobs/{id}")
     expect(page.locator(".job-title b")).to_have_text("The Lighthouse")
     expect(page.locator(".cell.running").first).to_be_visible()
     expect(page.locator(".cell.done").nth(2)).to_be_visible()
-    site.worker("--at-once", "2", seconds=0.2)
-    time.sleep(2)  # the other worker is up
     killed = time.monotonic()
     first.kill()
     first.wait()
@@ -78,6 +82,28 @@ def test_a_server_that_goes_away_is_named_and_comes_back_by_itself(browser, tmp_
     with a_site(tmp_path, "--port", port):
         expect(page.locator(".live")).to_contain_text("Live", timeout=30_000)
     page.close()
+
+
+SLOW_TIMELINE = """
+const real = window.fetch;
+window.fetch = async (address, more) => {
+  if (String(address).endsWith("/timeline")) await new Promise((done) => setTimeout(done, 1500));
+  return real(address, more);
+};
+"""
+
+
+def test_a_slow_timeline_is_shown_while_its_job_changes(site, page):
+    site.working()
+    id = site.submit("make_video", "Slow Water", 300)
+    site.until(id, "active")
+    page.add_init_script(SLOW_TIMELINE)
+    page.goto(f"/jobs/{id}")
+
+    expect(page.locator(".plot .bar").first).to_be_visible()
+
+    expect(page.locator(".job-title .pill")).to_contain_text("active")
+    site.api.post(f"/jobs/{id}/cancel", json={})
 
 
 def test_a_store_that_goes_away_is_named_and_comes_back_by_itself(browser, tmp_path):

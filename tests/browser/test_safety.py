@@ -204,7 +204,7 @@ def test_axe_finds_nothing(browser, site, living, theme, width):
         reduced_motion="reduce",
     )  # fmt: skip
     page = context.new_page()
-    found = {}
+    found: dict[str, object] = {}
     for path in living:
         page.goto(path)
         page.locator("main h1").first.wait_for()
@@ -245,6 +245,7 @@ def test_everything_is_done_with_keys_alone(site, living, page):
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("next and previous row")
     page.keyboard.press("Escape")
+    expect(page.locator("dialog .help")).to_have_count(0)
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "find"
     page.keyboard.press("Escape")

@@ -22,23 +22,23 @@ const AGAIN_MS = 900;
 /** Read the timeline, and read it again when the job has changed: at most about once a second. */
 export function useTimeline(view: JobPage): Timeline | null {
   const [line, setLine] = useState<Timeline | null>(null);
-  const last = useRef(0);
+  const asked = useRef(0);
+  const answered = useRef(0);
   useEffect(() => {
-    let current = true;
-    const timer = setTimeout(
-      () => {
-        last.current = Date.now();
-        get<Timeline>(`/api/v1/jobs/${view.job.id}/timeline`).then(
-          (found) => current && setLine(found),
-          () => undefined,
-        );
-      },
-      Math.max(0, last.current + AGAIN_MS - Date.now()),
-    );
-    return () => {
-      current = false;
-      clearTimeout(timer);
+    const read = () => {
+      const at = (asked.current = Date.now());
+      get<Timeline>(`/api/v1/jobs/${view.job.id}/timeline`).then(
+        // An answer counts although the job has changed meanwhile: one that changes often would never have a timeline.
+        (found) => {
+          if (at < answered.current) return;
+          answered.current = at;
+          setLine(found);
+        },
+        () => undefined,
+      );
     };
+    const timer = setTimeout(read, Math.max(0, asked.current + AGAIN_MS - Date.now()));
+    return () => clearTimeout(timer);
   }, [view]);
   return line;
 }

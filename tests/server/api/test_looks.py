@@ -126,8 +126,14 @@ async def test_a_worker_that_was_lost_before_anybody_looked_is_in_sight_too():
         await engine.beat(Presence("w-2", queues=("default",), slots=2))
         await client.submit("film", [{"title": "y"}])
         [doubtful] = await engine.claim("w-doubt", ["default"], 1)
-        held = {"job": doubtful.id, "epoch": doubtful.epoch, "started_at": await engine.now()}
-        begun = Step(path="send#1", name="send", state=StepState.STARTED, **held)
+        begun = Step(
+            job=doubtful.id,
+            epoch=doubtful.epoch,
+            path="send#1",
+            name="send",
+            state=StepState.STARTED,
+            started_at=await engine.now(),
+        )
         await engine.record([begun])
         past = await read_past(engine, doubtful.id)
         await engine.commit([decide_loss(doubtful, past, await engine.now(), by="w-2", why="it died")])
