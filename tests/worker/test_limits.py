@@ -161,6 +161,22 @@ async def test_steps_that_ask_together_are_one_call_and_so_are_their_records(app
     assert engine.calls["admit"] <= 6, "one for the asks, one for the records and permits given back, and a few"
 
 
+async def test_steps_that_go_on_together_ask_again_together(app, engine):
+    @step(name="call", limit=app.limit("api", at_once=1_000))
+    async def call(n: int) -> int:
+        return n
+
+    @app.job
+    async def work() -> int:
+        return sum(await call.map(range(500), at_once=100))
+
+    run = await work.submit()
+    async with app.worker():
+        assert await run.result(timeout=60) == 124750
+
+    assert engine.calls["admit"] <= 14, "two for each hundred, and a few"
+
+
 async def test_one_slot_and_one_permit_are_enough_for_all(app, engine):
     gauge, limit = Gauge(), app.limit("api", at_once=1)
 
