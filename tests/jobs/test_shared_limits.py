@@ -1,12 +1,13 @@
 """Limits in the store: code declares them, a person's setting beats code, and who changed what is kept."""
 
+import json
 import logging
 
 import pytest
 
 from holdfast import App, Invalid
 from holdfast.core.errors import NotFound
-from holdfast.core.model import State
+from holdfast.core.model import State, Use
 from holdfast.core.shared_limits import BUCKET, LIMIT, Settings, bucket_of, settings_of
 from holdfast.jobs.limits import (
     CHANGES_KEPT,
@@ -19,6 +20,7 @@ from holdfast.jobs.limits import (
     reset_limit,
     set_limit,
 )
+from holdfast.jobs.run_file import collect_run, dump_run, insert_run, parse_run
 from tests.support.given import QUICK, in_state
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -241,3 +243,53 @@ async def test_a_damaged_record_counts_as_none_and_is_written_anew(app, engine):
     await declared(app)
 
     assert settings_of((await stored(app)).value) == Settings(at_once=3)
+
+
+async def test_an_imported_run_needs_its_permits_as_before(app, engine):
+    source = App("memory:")
+
+    def with_report(home):
+        customer = home.limit("customer", at_once=1, rate="50/s", burst=20, per="{name}")
+
+        @home.job(limit=customer.cost(lambda units: units), name="report")
+        async def report(name: str, units: int) -> str:
+            [used] = await home.engine.usage("customer")
+            return f"{name}: {used.held}"
+
+        return report
+
+    run = await with_report(source).submit("ada", 7)
+    text = dump_run(await collect_run(source.jobs, run.id), await source.engine.now(), "0")
+    with_report(app)
+    await app.open()
+    imported = await insert_run(app.jobs, parse_run(text, "run.json"), "bob")
+    assert imported.options.limits == (Use("customer/ada", 7_000_000),)
+
+    await app.jobs.replay(imported.id, by="bob")
+    async with app.worker():
+        assert await (await app.run(imported.id)).result(timeout=60) == "ada: 1"
+    await source.close()
+
+
+@pytest.mark.parametrize(
+    ("uses", "told"),
+    [
+        ([{"key": "~budget/x/usd"}], "'~budget' can't be a limit's name"),
+        ([{"key": "api", "units": -1}], "has -1 units, which no limit has"),
+        ([{"key": "api", "units": 10**18}], "units, which no limit has"),
+        ([{"key": "api"}, {"key": "api"}], "names one of its limits twice"),
+    ],
+)
+async def test_a_run_file_with_limits_that_no_job_has_is_refused(uses, told):
+    source = App("memory:")
+
+    @source.job
+    async def report() -> None: ...
+
+    run = await report.submit()
+    shape = json.loads(dump_run(await collect_run(source.jobs, run.id), 0, "0"))
+    shape["job"]["options"]["limits"] = uses
+
+    with pytest.raises(Invalid, match=told):
+        parse_run(json.dumps(shape), "run.json")
+    await source.close()

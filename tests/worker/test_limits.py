@@ -10,7 +10,8 @@ import pytest
 from holdfast import App, Invalid, Retry, step
 from holdfast.core.model import Event, State
 from holdfast.core.shared_limits import BUCKET, Bucket, closed
-from holdfast.jobs.limits import set_limit
+from holdfast.engines.tables import Tables
+from holdfast.jobs.limits import close_limit, set_limit
 from holdfast.testing import in_memory
 from tests.support.given import AT_ONCE_RETRY, QUICK, entry_of, events, finished, in_state, until
 
@@ -159,6 +160,22 @@ async def test_steps_that_ask_together_are_one_call_and_so_are_their_records(app
 
     assert engine.calls["record"] == 0
     assert engine.calls["admit"] <= 6, "one for the asks, one for the records and permits given back, and a few"
+
+
+async def test_steps_that_go_on_together_ask_again_together(app, engine):
+    @step(name="call", limit=app.limit("api", at_once=1_000))
+    async def call(n: int) -> int:
+        return n
+
+    @app.job
+    async def work() -> int:
+        return sum(await call.map(range(500), at_once=100))
+
+    run = await work.submit()
+    async with app.worker():
+        assert await run.result(timeout=60) == 124750
+
+    assert engine.calls["admit"] <= 14, "two for each hundred, and a few"
 
 
 async def test_one_slot_and_one_permit_are_enough_for_all(app, engine):
@@ -897,6 +914,34 @@ async def test_a_rate_lets_its_burst_start_and_the_rest_later(app):
         assert await run.result() == list(range(5))
         gaps = [after - before for before, after in itertools.pairwise(starts[1:])]
         assert all(gap > 55_000 for gap in gaps), "a unit takes about 61 s to come in"
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_jobs_that_wait_for_a_limit_cost_no_claim(monkeypatch, is_closed):
+    app = App("memory:")
+
+    @app.job(limit=app.limit("api", rate="1/d"))
+    async def work() -> None: ...
+
+    claims = []
+
+    def counted(*given, claim=Tables.claim):
+        claims.append(given)
+        return claim(*given)
+
+    monkeypatch.setattr(Tables, "claim", counted)
+    async with in_memory(app) as test:
+        if is_closed:
+            await close_limit(app.engine, "api", 86_400_000, by="ada", reason="")
+        await work.submit_many([()] * 50)
+        await test.idle()
+        assert claims, "it has looked once"
+        claims.clear()
+        await test.advance("10m")
+        [used] = await app.engine.usage("api")
+
+    assert used.waiting == 50 - (not is_closed)
+    assert claims == []
 
 
 async def test_a_cost_of_many_units_rests_until_they_are_there(app):

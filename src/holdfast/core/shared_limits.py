@@ -30,6 +30,9 @@ MOST_AT_ONCE = 1_000_000
 LIMIT_NAME_CHARACTERS, LIMIT_VALUE_CHARACTERS = 60, 200
 """How long a limit's name may be, and the value of a key; a longer value is replaced by its hash."""
 
+KEY_CHARACTERS = LIMIT_NAME_CHARACTERS + 1 + LIMIT_VALUE_CHARACTERS
+"""How long a key may be."""
+
 RESERVED_MS = 30_000
 """How long a permit is kept for a job that gave up its slot to wait for it, and is woken now."""
 

@@ -32,12 +32,13 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Use,
     Wait,
     WaitKind,
 )
 from holdfast.core.outcome import check_retry
 from holdfast.core.references import Reference, is_kept_outside
-from holdfast.core.shared_limits import Bucket
+from holdfast.core.shared_limits import KEY_CHARACTERS, MOST_UNITS, UNIT, Bucket, check_name, limit_of
 from holdfast.engines.contract import Engine
 from holdfast.jobs.budgets import open_budget, standing_of
 from holdfast.jobs.large_values import references_of
@@ -126,10 +127,12 @@ def dump_run(run: Run, now: Time, version: str) -> str:
 
 
 def _job_shape(job: Job) -> Shape:
-    """A job as its file has it: its budget in the parts that an import reads."""
+    """A job as its file has it: its budget in the parts that an import reads, and what it needs of limits."""
     shape = job_shape(job)
     if job.options.budget:
         shape["options"]["budget"] = dict(job.options.budget)
+    if job.options.limits:
+        shape["options"]["limits"] = [{"key": use.key, "units": use.units} for use in job.options.limits]
     return shape
 
 
@@ -182,6 +185,7 @@ def _job_of(shape: Shape) -> Job:
     given = {**shape["options"], "fair": shape["options"].get("fair") or ""}
     options = replace(msgspec.convert(given, Options), budget_root="", unique=None)
     check_retry(options.retry)
+    _check_limits(options.limits)
     args, type = canonical(shape["args"]), check_type(shape["type"])
     state = State(shape["state"])
     return Job(
@@ -201,6 +205,16 @@ def _job_of(shape: Shape) -> Job:
         error=_error_of(shape["error"]),
         inbox=tuple(_signal_of(one) for one in shape["signals"]),
     )
+
+
+def _check_limits(uses: Sequence[Use]) -> None:
+    """Refuse what no job could have asked for."""
+    for use in uses:
+        check_name(limit_of(use.key))
+        if not 0 <= use.units <= MOST_UNITS * UNIT or len(use.key) > KEY_CHARACTERS:
+            raise Invalid(f"the job's limit {use.key[:80]} has {use.units} units, which no limit has")
+    if len({use.key for use in uses}) < len(uses):
+        raise Invalid("the job names one of its limits twice")
 
 
 def _error_of(shape: Shape | None) -> Error | None:

@@ -23,6 +23,9 @@ log = logger("holdfast.worker")
 ACT_LIMIT = 200
 """How many writes, and how many asks, go to the store in one call."""
 
+TURNS = 3
+"""How often the loop goes round before a call: so many a step needs from its answer to what it asks or writes next."""
+
 WOKEN_FIRST = 2
 """How many steps in line ask again when there may be room: one that gets it, and one that hears when there is more.
 
@@ -138,10 +141,17 @@ class Admissions:
 
     async def _send_all(self) -> None:
         try:
+            await self._let_others_come()
             while items := self._take():
                 await self._send(items)
+                await self._let_others_come()
         finally:
             self._sending = None
+
+    async def _let_others_come(self) -> None:
+        """Let the steps that can go on now, such as those that were just answered, ask with the same call."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     def _take(self) -> list[Waiting | _Write]:
         """Take what the next call carries: writes, then the first in the lines that move up, then new asks."""

@@ -147,7 +147,7 @@ class Settling:
             else:
                 releases = await self._giving_up.count_releases(attempt.job) if stop == RELEASED else 0
                 try:
-                    throttle = await heed_job(attempt, error) if stop is None else None
+                    throttle = await heed_job(attempt, error, now) if stop is None else None
                 except Invalid as wrong:
                     throttle, error = None, wrong
                 change = (

@@ -113,9 +113,9 @@ async def rest(call: Call) -> None:
 # The code of jobs.
 
 
-async def heed_job(attempt: Attempt, error: BaseException | None) -> Throttle | None:
-    """Return what the error that ended a job's code says about slowing down, once the limit that is meant is closed;
-    None if this is a failure like any other.
+async def heed_job(attempt: Attempt, error: BaseException | None, now: Time) -> Throttle | None:
+    """Return what the error that ended a job's code says about slowing down, once the limit that is meant is closed
+    from now on; None if this is a failure like any other.
     """
     job = attempt.job
     throttle = throttle_of_job(error, time.time(), is_limited=bool(job.options.limits))
@@ -128,7 +128,7 @@ async def heed_job(attempt: Attempt, error: BaseException | None) -> Throttle | 
         return None
     key = _key_of(f"job {job.type}", job.options.limits, throttle)
     if key is not None:
-        await _close(attempt, "only this job", key, throttle.ms)
+        await _close(attempt, "only this job", key, throttle.ms, now)
     return throttle
 
 
@@ -196,11 +196,11 @@ def _key_of(who: str, uses: Sequence[Use], throttle: Throttle) -> str | None:
     )
 
 
-async def _close(attempt: Attempt, otherwise: str, key: str, ms: int) -> bool:
-    """Close a key for all workers; return whether that could be written."""
+async def _close(attempt: Attempt, otherwise: str, key: str, ms: int, since: Time | None = None) -> bool:
+    """Close a key for all workers, from now on or since then; return whether that could be written."""
 
     async def close() -> None:
-        await close_key(attempt.engine, key, await attempt.engine.now() + ms)
+        await close_key(attempt.engine, key, (await attempt.engine.now() if since is None else since) + ms)
 
     try:
         await attempt.persist(close)
