@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from holdfast.core.errors import NotAllowed
+from holdfast.core.errors import NotAllowed, NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Where
-from holdfast.jobs.full_queues import set_bound
+from holdfast.jobs.full_queues import reset_bound, set_bound
 from holdfast.jobs.remote_workers import BUILT_IN
 from holdfast.server.call import Call
 from holdfast.server.ojs.admin_paging import cut, is_falling, is_falling_by, page_in, pagination
@@ -103,9 +104,12 @@ async def configure_queue(call: Call) -> Response:
     """Set how many jobs may wait in a queue, and what happens when it is full."""
     ojs, name = ojs_of(call), check_queue(call.path_params["name"])
     settings = read_settings(await read_object(call))
-    assert settings.max_depth is not None
     await ojs.engine.put_record(SETTINGS + name, msgspec.json.encode(settings).decode())
-    await set_bound(ojs.engine, name, settings.max_depth, by=call.by)
+    if settings.max_depth is not None:
+        await set_bound(ojs.engine, name, settings.max_depth, by=call.by)
+    else:
+        with suppress(NotFound):  # nobody has set a bound
+            await reset_bound(ojs.engine, name)
     await ojs.read_bounds(anew=True)
     return reply({"name": name, "configuration": settings.shown(), **settings.shown()})
 
