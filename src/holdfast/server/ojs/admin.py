@@ -174,11 +174,10 @@ async def _matching(ojs: Ojs, filter: Mapping[str, Any]) -> list[Job]:
     since = read_time("since", filter["since"], 0) if "since" in filter else None
     until = read_time("until", filter["until"], 0) if "until" in filter else None
     queue = check_queue(filter["queue"]) if "queue" in filter else None
-    type: str | None = filter.get("type")
-    prefix = ""
-    if type is not None and type.endswith("*"):
-        type, prefix = None, type[:-1]
-    where = Where(states=states, queue=queue, type=type, newest_first=True)
+    type: str = filter.get("type", "")
+    is_prefix = type.endswith("*")
+    prefix = type[:-1] if is_prefix else ""
+    where = Where(states=states, queue=queue, type=None if is_prefix else type or None, newest_first=True)
     found = await _jobs(ojs, where)
     return [
         job
