@@ -18,6 +18,7 @@ from holdfast.server.bodies import json_reply
 from holdfast.server.families import FAMILIES
 from holdfast.server.routes import OPEN, Family, Route
 from holdfast.server.run import bind, uvicorn_for
+from holdfast.server.site import GRACE_SECONDS
 from holdfast.server.streams import EventStream, event
 from tests.server.clients import a_server
 
@@ -277,8 +278,8 @@ async def test_a_quiet_stream_stays_open_with_comments(monkeypatch):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /t/quiet HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(10):
-            await reader.readuntil(b": still here\n\n")
-            await reader.readuntil(b": still here\n\n")
+            await reader.readuntil(b":heartbeat\n\n")
+            await reader.readuntil(b":heartbeat\n\n")
         writer.close()
 
 
@@ -318,7 +319,7 @@ async def test_a_server_stops_at_once_although_streams_are_open():
         asking = asyncio.create_task(ask(port, GET_NUMBERS + b"\r\n", seconds=20))
         await until(lambda: server.streams)
         began = time.monotonic()
-    assert time.monotonic() - began < run.GRACE_SECONDS / 2
+    assert time.monotonic() - began < GRACE_SECONDS / 2
     assert (await asking).rstrip().endswith(b"0")  # the end of a chunked answer: the stream was ended, not cut
 
 

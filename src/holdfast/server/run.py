@@ -11,6 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.server.app import Server
 from holdfast.server.bodies import HEAD_BYTES
+from holdfast.server.site import GRACE_SECONDS
 
 HEADER_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
@@ -23,9 +24,6 @@ KEEP_ALIVE_SECONDS = 30
 
 CONNECTIONS = 2_000
 """How many connections one process serves; further ones get 503."""
-
-GRACE_SECONDS = 10
-"""How long open requests may take when the server stops."""
 
 
 class Protocol(H11Protocol):

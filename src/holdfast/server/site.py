@@ -14,6 +14,9 @@ from holdfast.telemetry.counters import Counters
 
 T = TypeVar("T")
 
+GRACE_SECONDS = 10
+"""How long open requests may take when the server stops."""
+
 NO_RECORD = "health/"
 """What no record's name begins with: asking for it costs a store next to nothing."""
 
