@@ -22,6 +22,7 @@ from holdfast.jobs.schedules import (
     resume_schedule,
     run_schedule,
 )
+from holdfast.redaction import redact
 from holdfast.server.auth import check_scope
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import kept_of, read_submit
@@ -61,7 +62,7 @@ async def put_cron(call: Call) -> Response:
     enabled = body.get("enabled", True)
     if not isinstance(enabled, bool):
         raise bad("enabled", "give true or false")
-    description = text_of(body, "description", "")[:2_000]
+    description = redact(text_of(body, "description", ""))[:2_000]
     await put_schedule(ojs.engine, name, definition, by=call.by)
     await ojs.engine.put_record(DESCRIPTIONS + name, _told(body, description))
     await _enable(ojs.engine, name, enabled, call.by)
