@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import socket
+import stat
 import time
 from typing import Any
 
+import httpx
 import pytest
 from starlette.responses import Response
 
@@ -62,8 +64,8 @@ ROUTES = (
 
 
 @contextlib.asynccontextmanager
-async def serving():
-    """A real server in this loop, and the port it listens on. It must stop within a few seconds."""
+async def serving(host: str = "127.0.0.1"):
+    """A real server in this loop, and the port or path it listens on. It must stop within a few seconds."""
     engine = engine_for("memory:")
     await engine.open()
 
@@ -71,8 +73,9 @@ async def serving():
         return Jobs(engine)
 
     server: Any = Server(opening, families=(*FAMILIES, Family("/t", ROUTES)))
-    listener, started = bind("127.0.0.1", 0), asyncio.Event()
-    port = listener.getsockname()[1]
+    listener, started = bind(host, 0), asyncio.Event()
+    name = listener.getsockname()
+    port = name if isinstance(name, str) else name[1]
     uvicorn = server.uvicorn = uvicorn_for(server, started.set)
     task = asyncio.create_task(uvicorn.serve(sockets=[listener]))
     await asyncio.wait_for(started.wait(), 10)
@@ -321,6 +324,31 @@ async def test_a_server_stops_at_once_although_streams_are_open():
         began = time.monotonic()
     assert time.monotonic() - began < GRACE_SECONDS / 2
     assert (await asking).rstrip().endswith(b"0")  # the end of a chunked answer: the stream was ended, not cut
+
+
+async def test_a_unix_socket_is_for_its_user_alone(tmp_path):
+    path = tmp_path / "s"
+    async with serving(f"unix:{path}"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            assert (await client.get("/ready")).json() == {"status": "ready"}
+            assert (await client.get("/ready", headers={"Host": "evil.example"})).status_code == 421
+        with pytest.raises(OSError, match="in use"):
+            bind(f"unix:{path}", 0)
+
+
+def test_a_unix_socket_that_a_killed_server_left_makes_way_and_nothing_else_does(tmp_path):
+    path = tmp_path / "s"
+    bind(f"unix:{path}", 0).close()
+    assert path.is_socket()
+    bind(f"unix:{path}", 0).close()
+    path.unlink()
+    path.write_text("a file")
+
+    with pytest.raises(OSError, match="in use"):
+        bind(f"unix:{path}", 0)
+    assert path.read_text() == "a file"
 
 
 async def test_an_open_request_may_finish_when_the_server_stops():
