@@ -143,7 +143,8 @@ async def test_a_channel_that_is_not_known_is_refused():
 async def test_a_client_hears_that_the_server_stops():
     async with a_client() as client:
         id = await submitted(client)
-        server = client.http._transport.app
+        transport: Any = client.http._transport
+        server = transport.app
         following = asyncio.create_task(streamed(client, f"/jobs/{id}/events"))
         async with asyncio.timeout(10):
             while True:
