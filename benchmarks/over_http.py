@@ -1,6 +1,7 @@
 """Requests over HTTP to one server process on SQLite, beside a Starlette echo of the same body.
 
-32 connections. Submits, batches of 100, fetch + ack counted in requests, and reads of one job.
+32 connections. Submits, batches of 100, fetch + ack counted in requests, and reads of one job. Each round measures the
+echo anew; ratios compare parts of one round, and medians count. Exits with 1 if a floor is missed.
 """
 
 import asyncio
@@ -12,8 +13,13 @@ import time
 from collections.abc import Callable
 
 import httpx
+from measuring import check_floor, print_figure, ratios
 
-CONNECTIONS, SECONDS = 32, 4.0
+CONNECTIONS, SECONDS, ROUNDS = 32, 2.0, 3
+
+SUBMIT, BATCH, WORK, GET = 0.25, 8.0, 0.20, 0.40
+"""The floors: submits, fetch + ack and reads relative to the echo; jobs in batches relative to single ones."""
+
 ECHO_PORT, OWN_PORT = 8791, 8792
 
 ECHO = f"""
@@ -87,22 +93,32 @@ def first_job() -> tuple[str, bytes]:
     return id, httpx.get(f"{own}/{id}").content
 
 
-async def measure(id: str, view: bytes) -> None:
-    """Measure, and print each rate with its ratio to the echo."""
+async def measure(id: str, view: bytes) -> dict[str, float]:
+    """Measure one round: requests a second, and jobs a second in batches."""
     body, batch = json.dumps(JOB).encode(), json.dumps({"jobs": [JOB] * 100}).encode()
-    echo = await rate(ECHO_PORT, always(request("POST", "/echo", body)))
-    submit = await rate(OWN_PORT, always(request("POST", "/ojs/v1/jobs", body)))
-    print(f"submit        {submit:8,.0f}/s   {submit / echo:.0%} of the echo")
-    jobs = 100 * await rate(OWN_PORT, always(request("POST", "/ojs/v1/jobs/batch", batch)))
-    print(f"batch of 100  {jobs:8,.0f} jobs/s   {jobs / submit:.1f} times single")
-    work = await rate(OWN_PORT, fetch_and_ack)
-    print(f"fetch + ack   {work:8,.0f}/s   {work / echo:.0%} of the echo")
-    echo = await rate(ECHO_PORT, always(request("POST", "/echo", view)))
-    get = await rate(OWN_PORT, always(request("GET", f"/ojs/v1/jobs/{id}")))
-    print(f"get           {get:8,.0f}/s   {get / echo:.0%} of the echo")
+    return {
+        "echo": await rate(ECHO_PORT, always(request("POST", "/echo", body))),
+        "submit": await rate(OWN_PORT, always(request("POST", "/ojs/v1/jobs", body))),
+        "batch": 100 * await rate(OWN_PORT, always(request("POST", "/ojs/v1/jobs/batch", batch))),
+        "work": await rate(OWN_PORT, fetch_and_ack),
+        "echo of a job": await rate(ECHO_PORT, always(request("POST", "/echo", view))),
+        "get": await rate(OWN_PORT, always(request("GET", f"/ojs/v1/jobs/{id}"))),
+    }
 
 
-def main() -> None:
+def check(rounds: list[dict[str, float]]) -> bool:
+    """Print the rates and the ratios; whether the floors hold."""
+    seen = {what: [one[what] for one in rounds] for what in rounds[0]}
+    for what, rates in seen.items():
+        print_figure(what, rates, "/s")
+    fine = check_floor("submit : echo", ratios(seen["submit"], seen["echo"]), SUBMIT, "times")
+    fine &= check_floor("jobs in batches of 100 : single", ratios(seen["batch"], seen["submit"]), BATCH, "times")
+    fine &= check_floor("fetch + ack : echo", ratios(seen["work"], seen["echo"]), WORK, "times")
+    fine &= check_floor("get : echo of a job", ratios(seen["get"], seen["echo of a job"]), GET, "times")
+    return fine
+
+
+def main() -> int:
     """Start both servers, measure, and stop them."""
     with tempfile.TemporaryDirectory() as folder:
         serve = ["-m", "holdfast.cli", "serve", "--url", f"sqlite:///{folder}/jobs.db", "--port", str(OWN_PORT)]
@@ -116,7 +132,8 @@ def main() -> None:
                     break
                 except httpx.TransportError:
                     time.sleep(0.1)
-            asyncio.run(measure(*first_job()))
+            job = first_job()
+            return 0 if check([asyncio.run(measure(*job)) for _ in range(ROUNDS)]) else 1
         finally:
             for server in servers:
                 server.terminate()
@@ -124,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

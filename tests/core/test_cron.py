@@ -63,6 +63,22 @@ def fires(cron: str, zone: ZoneInfo, first: str, number: int = 1) -> list[str]:
         ("@monthly", "2026-12-01T00:00"),
         ("@yearly", "2027-01-01T00:00"),
         ("@annually", "2027-01-01T00:00"),
+        ("0 0 L * *", "2026-11-30T00:00"),
+        ("0 0 l feb *", "2027-02-28T00:00"),
+        ("0 0 20,L * *", "2026-11-20T00:00"),
+        ("0 0 15W * *", "2026-12-15T00:00"),
+        ("0 0 22W * *", "2026-11-23T00:00"),  # the 22nd is a Sunday
+        ("0 0 28W * *", "2026-11-27T00:00"),  # the 28th is a Saturday
+        ("0 0 1W aug *", "2027-08-02T00:00"),  # the 1st is a Sunday
+        ("0 0 1W may *", "2027-05-03T00:00"),  # the 1st is a Saturday, and April doesn't count
+        ("0 0 31W jan *", "2027-01-29T00:00"),  # the 31st is a Sunday, and February doesn't count
+        ("0 0 31W * *", "2026-12-31T00:00"),
+        ("0 0 * * FRI#3", "2026-11-20T00:00"),
+        ("0 0 * * 5#2", "2026-12-11T00:00"),
+        ("0 0 * * 7#5", "2026-11-29T00:00"),
+        ("0 0 * * friL", "2026-11-27T00:00"),
+        ("0 0 * * mon,5L", "2026-11-23T00:00"),
+        ("0 0 L * sun#4", "2026-11-22T00:00"),  # either
     ],
 )
 def test_the_next_moment(cron: str, expected: str) -> None:
@@ -106,6 +122,14 @@ def test_the_first_of_six_fields_is_the_second(cron: str, following: str, before
         ("@reboot", "there is no @reboot"),
         ("0 0 30 2 *", "never fires: no month that it names has a day 30"),
         ("0 0 31 2,4,6,9,11 *", "never fires"),
+        ("0 0 30W feb *", "never fires"),
+        ("0 0 32W * *", "32 is no day of the month"),
+        ("0 0 LW * *", "'lw' is no day of the month"),
+        ("0 0 * * L", "'l' is no day of the week"),
+        ("0 0 * * fri#6", "can't read 'fri#6'"),
+        ("0 0 * * 9#1", "9 is no day of the week"),
+        ("0 0 W * *", "'w' is no day of the month"),
+        ("L * * * *", "'l' is no minute"),
     ],
 )
 def test_what_cannot_be_read_or_never_fires_is_refused(cron: str, message: str) -> None:
@@ -171,9 +195,9 @@ def test_a_day_that_a_zone_left_out_does_not_fire() -> None:
 part = st.sampled_from(("*", "*/2", "*/7", "0", "1-3"))
 minutes = st.sampled_from(("0", "30", "*/15", "5/20", "10-20/5", "1,59", "*"))
 hours = st.sampled_from(("*", "*/5", "0", "2", "1-3", "23", "2,14"))
-days = st.sampled_from(("*", "*/2", "1", "13", "29", "31", "1-7", "15,30"))
+days = st.sampled_from(("*", "*/2", "1", "13", "29", "31", "1-7", "15,30", "L", "13,L"))
 months = st.sampled_from(("*", "2", "feb,mar", "*/3", "10-12", "4"))
-weekdays = st.sampled_from(("*", "mon", "mon-fri", "0", "7", "*/3", "sat,sun"))
+weekdays = st.sampled_from(("*", "mon", "mon-fri", "0", "7", "*/3", "sat,sun", "fri#2", "0#5", "5L"))
 crons = st.tuples(minutes, hours, days, months, weekdays).map(" ".join)
 zones = st.sampled_from((ZoneInfo("UTC"), BERLIN, NEW_YORK, LORD_HOWE, KATHMANDU))
 moments = st.integers(utc("2019-01-01"), utc("2035-01-01"))

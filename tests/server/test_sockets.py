@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import socket
+import stat
 import time
 from typing import Any
 
+import httpx
 import pytest
 from starlette.responses import Response
 
@@ -18,6 +20,7 @@ from holdfast.server.bodies import json_reply
 from holdfast.server.families import FAMILIES
 from holdfast.server.routes import OPEN, Family, Route
 from holdfast.server.run import bind, uvicorn_for
+from holdfast.server.site import GRACE_SECONDS
 from holdfast.server.streams import EventStream, event
 from tests.server.clients import a_server
 
@@ -61,8 +64,8 @@ ROUTES = (
 
 
 @contextlib.asynccontextmanager
-async def serving():
-    """A real server in this loop, and the port it listens on. It must stop within a few seconds."""
+async def serving(host: str = "127.0.0.1"):
+    """A real server in this loop, and the port or path it listens on. It must stop within a few seconds."""
     engine = engine_for("memory:")
     await engine.open()
 
@@ -70,8 +73,9 @@ async def serving():
         return Jobs(engine)
 
     server: Any = Server(opening, families=(*FAMILIES, Family("/t", ROUTES)))
-    listener, started = bind("127.0.0.1", 0), asyncio.Event()
-    port = listener.getsockname()[1]
+    listener, started = bind(host, 0), asyncio.Event()
+    name = listener.getsockname()
+    port = name if isinstance(name, str) else name[1]
     uvicorn = server.uvicorn = uvicorn_for(server, started.set)
     task = asyncio.create_task(uvicorn.serve(sockets=[listener]))
     await asyncio.wait_for(started.wait(), 10)
@@ -277,8 +281,8 @@ async def test_a_quiet_stream_stays_open_with_comments(monkeypatch):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /t/quiet HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(10):
-            await reader.readuntil(b": still here\n\n")
-            await reader.readuntil(b": still here\n\n")
+            await reader.readuntil(b":heartbeat\n\n")
+            await reader.readuntil(b":heartbeat\n\n")
         writer.close()
 
 
@@ -318,8 +322,33 @@ async def test_a_server_stops_at_once_although_streams_are_open():
         asking = asyncio.create_task(ask(port, GET_NUMBERS + b"\r\n", seconds=20))
         await until(lambda: server.streams)
         began = time.monotonic()
-    assert time.monotonic() - began < run.GRACE_SECONDS / 2
+    assert time.monotonic() - began < GRACE_SECONDS / 2
     assert (await asking).rstrip().endswith(b"0")  # the end of a chunked answer: the stream was ended, not cut
+
+
+async def test_a_unix_socket_is_for_its_user_alone(tmp_path):
+    path = tmp_path / "s"
+    async with serving(f"unix:{path}"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            assert (await client.get("/ready")).json() == {"status": "ready"}
+            assert (await client.get("/ready", headers={"Host": "evil.example"})).status_code == 421
+        with pytest.raises(OSError, match="in use"):
+            bind(f"unix:{path}", 0)
+
+
+def test_a_unix_socket_that_a_killed_server_left_makes_way_and_nothing_else_does(tmp_path):
+    path = tmp_path / "s"
+    bind(f"unix:{path}", 0).close()
+    assert path.is_socket()
+    bind(f"unix:{path}", 0).close()
+    path.unlink()
+    path.write_text("a file")
+
+    with pytest.raises(OSError, match="in use"):
+        bind(f"unix:{path}", 0)
+    assert path.read_text() == "a file"
 
 
 async def test_an_open_request_may_finish_when_the_server_stops():

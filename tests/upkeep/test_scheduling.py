@@ -106,7 +106,7 @@ async def test_a_tick_submits_one_job_that_says_where_it_comes_from(play: Play) 
     assert job.options.meta == {"a": "b", "schedule": "quarter", "tick": tick(1)}
     assert (job.type, job.args, job.queue, job.priority, job.state) == ("report", '["daily"]', "q", 3, State.AVAILABLE)
     one = await play.schedule()
-    assert (one.tick, one.job, one.after) == (START + MINUTE, job.id, START + MINUTE)
+    assert (one.tick, one.job, one.after, one.runs) == (START + MINUTE, job.id, START + MINUTE, 1)
 
 
 @played

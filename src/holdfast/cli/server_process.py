@@ -20,7 +20,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs.tokens import list_tokens
 from holdfast.mounting import make_server
 from holdfast.server.auth import Auth
-from holdfast.server.origins import is_loopback
+from holdfast.server.origins import UNIX, is_loopback
 from holdfast.server.run import Uvicorn, bind, uvicorn_for
 
 SOCKET = "HOLDFAST_SOCKET"
@@ -58,7 +58,8 @@ def listen(serving: Serving) -> socket.socket:
         return bind(serving.host, serving.port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        place = f"{serving.host}:{serving.port}"
+        is_path = serving.host.startswith(UNIX)
+        place = serving.host if is_path else f"{serving.host}:{serving.port}"
         raise OneLine(f"can't listen on {place}: {reason}; choose another --port or --host") from error
 
 
@@ -93,7 +94,8 @@ async def run_server(app: App, listener: socket.socket, serving: Serving, *, typ
     )
     app.hooks.listen("retried", server.counters.heard_retry)
     place = place_of(listener)
-    if serving.with_worker and is_loopback(serving.host):  # its jobs can name it to providers on this machine
+    if serving.with_worker and place.startswith("http") and is_loopback(serving.host):
+        # Its jobs can name it to providers on this machine.
         os.environ.setdefault(PUBLIC_URL, place)
     uvicorn = uvicorn_for(server, lambda: say(f"serving {app.place()} at {place}"))
     serving_task = asyncio.create_task(uvicorn.serve(sockets=[listener]))
@@ -114,7 +116,9 @@ async def run_server(app: App, listener: socket.socket, serving: Serving, *, typ
 
 
 def place_of(listener: socket.socket) -> str:
-    """Return the URL of a listening socket."""
+    """Return the URL of a listening socket, or unix:PATH."""
+    if listener.family == socket.AF_UNIX:
+        return f"{UNIX}{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

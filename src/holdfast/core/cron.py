@@ -4,10 +4,13 @@ Must not read a clock, or load a zone's rules: both are passed in. The moments a
 
 The rule for daylight saving: a local time that doesn't exist on a day doesn't fire on that day, and one that exists
 twice fires once, the first time. Days are those of classic cron: if both the day of the month and the day of the week
-are restricted, either of them is enough. A field that begins with a star counts as unrestricted.
+are restricted, either of them is enough. A field that begins with a star counts as unrestricted. A day of the month may
+be L, the last one, or 15W, the day from Monday to Friday nearest to the 15th in its month; a day of the week may be
+fri#2, the second Friday of a month, or friL, the last one.
 """
 
 import re
+from calendar import monthrange
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -38,6 +41,11 @@ _WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "w
 _LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """How many days each month can have."""
 
+_NEAR = re.compile(r"([0-9]{1,2})w")
+_NTH = re.compile(r"([a-z]+|[0-9])(?:#([1-5])|l)")
+_LAST = 0
+"""In place of a number: the last one of its month."""
+
 _ITEM = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?")
 
 
@@ -61,7 +69,11 @@ _FIELDS = (
 
 
 class Cron(Struct, frozen=True):
-    """What an expression means. Weekdays are 0 for Sunday to 6. `either` means that one of the two days is enough."""
+    """What an expression means. Weekdays are 0 for Sunday to 6. `either` means that one of the two days is enough.
+
+    `days` may have 0 for the last day of a month. `near` are the days to which the nearest working day counts, `nth`
+    the weekdays with the number, or 0 for the last one, that counts in a month.
+    """
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -70,11 +82,30 @@ class Cron(Struct, frozen=True):
     weekdays: frozenset[int]
     either: bool
     seconds: tuple[int, ...] = (0,)
+    near: frozenset[int] = frozenset()
+    nth: frozenset[tuple[int, int]] = frozenset()
 
     def is_day(self, day: date) -> bool:
         """Whether it fires on this day, if the day is in one of its months."""
-        in_month, in_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        weekday, length = day.isoweekday() % 7, monthrange(day.year, day.month)[1]
+        is_last = day.day == length
+        in_month = day.day in self.days or (is_last and _LAST in self.days)
+        in_month = in_month or any(day.day == _working_day(day, number, length) for number in self.near)
+        in_week = weekday in self.weekdays or (weekday, (day.day + 6) // 7) in self.nth
+        in_week = in_week or (day.day > length - 7 and (weekday, _LAST) in self.nth)
         return in_month or in_week if self.either else in_month and in_week
+
+
+def _working_day(month: date, number: int, length: int) -> int:
+    """The day from Monday to Friday nearest to this day of a month, in that month; 0 if the month has no such day."""
+    if number > length:
+        return 0
+    weekday = month.replace(day=number).isoweekday()
+    if weekday == 6:
+        return number - 1 if number > 1 else number + 2
+    if weekday == 7:
+        return number + 1 if number < length else number - 2
+    return number
 
 
 # Reading.
@@ -96,21 +127,42 @@ def parse_cron(text: str) -> Cron:
             f"cron {text!r} has {len(parts)} fields; give five: minute, hour, day of the month, month and day of the "
             "week, for example '0 9 * * mon-fri'; or six, with the second first"
         )
-    minutes, hours, days, months, weekdays = (
-        _numbers(text, field, part) for field, part in zip(_FIELDS, parts, strict=True)
-    )
     either = not parts[2].startswith("*") and not parts[4].startswith("*")
-    if not either and min(days) > max(_LONGEST[month - 1] for month in months):
-        raise Invalid(f"cron {text!r} never fires: no month that it names has a day {min(days)}; correct it")
+    parts[2], near, has_last = _near_days(text, parts[2])
+    parts[4], nth = _nth_weekdays(text, parts[4])
+    minutes, hours, days, months, weekdays = (
+        _numbers(text, field, part) if part else set() for field, part in zip(_FIELDS, parts, strict=True)
+    )
+    least = min(days | near, default=_LAST)
+    if not either and not has_last and least > max(_LONGEST[month - 1] for month in months):
+        raise Invalid(f"cron {text!r} never fires: no month that it names has a day {least}; correct it")
     return Cron(
         minutes=tuple(sorted(minutes)),
         hours=tuple(sorted(hours)),
-        days=frozenset(days),
+        days=frozenset({*days, _LAST} if has_last else days),
         months=frozenset(months),
         weekdays=frozenset(number % 7 for number in weekdays),
         either=either,
         seconds=tuple(sorted(seconds)),
+        near=frozenset(near),
+        nth=frozenset(nth),
     )
+
+
+def _near_days(text: str, part: str) -> tuple[str, set[int], bool]:
+    """Take "15w" and "l" out of the days of a month. Return the rest, the days named with w, and whether l is in."""
+    items = part.split(",")
+    found = {item: near for item in items if (near := _NEAR.fullmatch(item)) is not None}
+    rest = ",".join(item for item in items if item not in found and item != "l")
+    return rest, {_number(text, _FIELDS[2], one[1]) for one in found.values()}, "l" in items
+
+
+def _nth_weekdays(text: str, part: str) -> tuple[str, set[tuple[int, int]]]:
+    """Take "fri#2" and "fril" out of the days of a week. Return the rest, and each of these with its number."""
+    items = part.split(",")
+    found = {item: nth for item in items if (nth := _NTH.fullmatch(item)) is not None}
+    rest = ",".join(item for item in items if item not in found)
+    return rest, {(_number(text, _FIELDS[4], one[1]) % 7, int(one[2] or _LAST)) for one in found.values()}
 
 
 def _numbers(text: str, field: Field, part: str) -> set[int]:

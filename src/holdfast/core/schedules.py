@@ -99,7 +99,8 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `born` is part of the ids of its jobs, so that a schedule that was removed and made again has new ones. `start` is
     when its present timing began; ticks of `every` are counted from there. `waiting` is the tick whose job waits for
-    the end of the last one (overlap="wait"). `error` is why the last tick had no job.
+    the end of the last one (overlap="wait"). `runs` is how many jobs it has submitted. `error` is why the last tick had
+    no job.
     """
 
     definition: Definition
@@ -111,6 +112,7 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str = ""
     waiting: Time | None = None
     skipped: int = 0
+    runs: int = 0
     paused: Pause | None = None
     error: str = ""
     error_at: Time = 0

@@ -19,6 +19,9 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import end_change, notify_others
 from holdfast.jobs.full_queues import read_bounds
 
+SHED = "shed: "
+"""What the reason begins with for which a shed job was cancelled."""
+
 SHED_AT_ONCE = 1_000
 """How many jobs one submit sheds at most. Where more are too many, somebody has lowered the bound: it refuses."""
 
@@ -197,7 +200,7 @@ async def _oldest(engine: Engine, queue: str, number: int, spared: Collection[st
 async def _cancel(engine: Engine, one: Shed, old: Sequence[Job]) -> int:
     """Cancel these jobs, and return how many it were: some may have started meanwhile."""
     bound = one.bound
-    why = f"shed: queue {bound.queue} is full ({one.depth:,} jobs wait, at most {bound.most_waiting:,} may)"
+    why = f"{SHED}queue {bound.queue} is full ({one.depth:,} jobs wait, at most {bound.most_waiting:,} may)"
     now = await engine.now()
     changes = [await end_change(engine, job, Event.CANCEL, now, by="caller", note={"reason": why}) for job in old]
     applied = 0

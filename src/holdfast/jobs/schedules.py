@@ -105,7 +105,7 @@ def fired(name: str, one: Schedule, plan: Plan, after: Time, now: Time) -> tuple
     new = replace(
         one, after=max(one.after, after), waiting=plan.waiting, skipped=one.skipped + plan.skipped, error="", error_at=0
     )
-    return (replace(new, tick=plan.fires[-1], job=jobs[-1].id) if jobs else new), jobs
+    return (replace(new, tick=plan.fires[-1], job=jobs[-1].id, runs=one.runs + len(jobs)) if jobs else new), jobs
 
 
 def refused(one: Schedule, plan: Plan, error: str, after: Time, now: Time) -> Schedule:
@@ -259,7 +259,7 @@ async def run_schedule(engine: Engine, name: str, *, by: str, reason: str = "") 
         job = _tick_job(name, one, f"run {record.version}", now, now)
         sheds = await find_room(engine, await stored_bounds(engine), [job])
         jobs = await keep_arguments(engine, [job])
-        new = replace(one, job=job.id, changes=one.with_change(by, now, _because("run now", reason)))
+        new = replace(one, job=job.id, runs=one.runs + 1, changes=one.with_change(by, now, _because("run now", reason)))
         if not isinstance(await engine.put_record(record.name, new.text(), record.version, jobs), Conflict):
             await shed(engine, sheds, [Inserted(job.id, True)])
             await note_changed(engine, [name])

@@ -25,7 +25,7 @@ async def ready(call: Call) -> Response:
     try:
         if not call.server.stopping.is_set():
             async with asyncio.timeout(READY_SECONDS):
-                await (await call.server.open()).engine.now()
+                await call.server.ask_store()
             return json_reply({"status": "ready"})
     except (HoldfastError, TimeoutError):
         pass

@@ -11,6 +11,9 @@ from collections.abc import Collection, Mapping
 
 from holdfast.server.problems import Problem
 
+UNIX = "unix:"
+"""What the host begins with if a server listens on a Unix socket: unix:/run/holdfast.sock."""
+
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 _SAFE_METHODS = ("GET", "HEAD")
@@ -18,7 +21,7 @@ _SAFE_METHODS = ("GET", "HEAD")
 
 def is_loopback(host: str) -> bool:
     """Return whether a server bound to this host can be reached from this machine only."""
-    if host == "localhost":
+    if host == "localhost" or host.startswith(UNIX):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.server.app import Server
 from holdfast.server.bodies import HEAD_BYTES
+from holdfast.server.origins import UNIX
+from holdfast.server.site import GRACE_SECONDS
 
 HEADER_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
@@ -23,9 +27,6 @@ KEEP_ALIVE_SECONDS = 30
 
 CONNECTIONS = 2_000
 """How many connections one process serves; further ones get 503."""
-
-GRACE_SECONDS = 10
-"""How long open requests may take when the server stops."""
 
 
 class Protocol(H11Protocol):
@@ -134,7 +135,9 @@ def uvicorn_for(server: Server, started: Callable[[], None] = lambda: None) -> U
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one. Raises OSError."""
+    """Return a listening socket; port 0 takes a free one, `unix:PATH` is for this user alone. Raises OSError."""
+    if host.startswith(UNIX):
+        return _bind_path(host.removeprefix(UNIX))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -145,3 +148,37 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _bind_path(path: str) -> socket.socket:
+    """Listen on a Unix socket that only this user can connect to. One that nobody listens on any more makes way."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_left_over(path):
+            os.unlink(path)
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        listener.listen(1_024)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_left_over(path: str) -> bool:
+    """Whether there is a socket at this path that no process listens on."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(HEADER_SECONDS)
+        try:
+            asking.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False

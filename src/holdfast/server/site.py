@@ -5,12 +5,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast.core.codec import Signature
+from holdfast.core.model import Record
+from holdfast.engines.contract import Engine
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.typed import TypedJobs
-from holdfast.server.auth import Auth
+from holdfast.server.auth import Auth, Fresh
 from holdfast.telemetry.counters import Counters
 
 T = TypeVar("T")
+
+GRACE_SECONDS = 10
+"""How long open requests may take when the server stops."""
+
+NO_RECORD = "health/"
+"""What no record's name begins with: asking for it costs a store next to nothing."""
 
 
 class Site:
@@ -32,6 +40,7 @@ class Site:
         self.typed = typed
         """The jobs of the app that is loaded here, or None."""
         self._parts: dict[Any, Any] = {}
+        self._asking: Fresh[list[Record]] = Fresh()
         self.requires_lease_token = False
         """Whether workers over HTTP must show their lease token with every write."""
         self.stopping = asyncio.Event()
@@ -44,6 +53,12 @@ class Site:
         jobs = await self._opening()
         jobs.engine.observe(self.counters)
         return jobs
+
+    async def ask_store(self) -> Engine:
+        """Return the store's engine after the store itself has answered; many callers share one question."""
+        engine = (await self.open()).engine
+        await self._asking.read(lambda: engine.records(NO_RECORD))  # the time would not do: it may be known here
+        return engine
 
     def part(self, kind: Callable[["Site"], T]) -> T:
         """Return what a family of routes keeps for the life of the server. It is made at first use."""

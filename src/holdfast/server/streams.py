@@ -45,15 +45,15 @@ def event(value: Any, *, name: str = "", id: str | int | None = None) -> bytes:
 class EventStream(Response):
     """An answer of Server-Sent Events. `events` gives them as `event` makes them; raises Problem if there are too many.
 
-    If `events` ends, the stream does. It is closed in every case.
+    If `events` ends, the stream does. It is closed in every case. `goodbye` is sent if the server stops.
     """
 
-    def __init__(self, call: Call, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, call: Call, events: AsyncIterator[bytes], *, goodbye: bytes = b"") -> None:
         if call.server.streams >= STREAMS:
             raise Problem(503, "too_many_streams", "this server has too many open streams; try again", retry_after=5)
         super().__init__(headers=_HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._call, self._events = call, events
+        self._call, self._events, self._goodbye = call, events, goodbye
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until one of the ends."""
@@ -71,7 +71,7 @@ class EventStream(Response):
                 await self._send_events(send, ends)
             if not ends[0].done():
                 with suppress(TimeoutError):
-                    await _send(send, b"", more=False)
+                    await _send(send, self._goodbye if ends[1].done() else b"", more=False)
         except TimeoutError:  # the client doesn't read
             return
         finally:
@@ -90,7 +90,7 @@ class EventStream(Response):
                     coming = asyncio.ensure_future(anext(self._events, b""))
                 await asyncio.wait([coming, *ends], timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    await _send(send, b": still here\n\n")
+                    await _send(send, b":heartbeat\n\n")
                     continue
                 if not (chunk := coming.result()):
                     return

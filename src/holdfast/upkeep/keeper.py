@@ -52,6 +52,9 @@ STOP_SECONDS = 5.0
 NO_REMOTE_SECONDS = 15.0
 """How often a leader looks for the first worker over HTTP, where no server runs beside it."""
 
+SOON_SECONDS = 0.2
+"""How soon at least to look again where the reservation of a worker over HTTP ends before the next look."""
+
 TROUBLED_SECONDS = 1.0
 """How long schedules rest after trouble with the store."""
 
@@ -125,6 +128,7 @@ class Keeper:
         self._loop = loop = asyncio.get_running_loop()
         tidy_at = remote_at = loop.time()
         while not self._stopping:
+            ends_in_ms: int | None = None
             try:
                 self._snapshot = snapshot = await self._rescue.snapshots.take()
                 gone = {worker for worker, presence in snapshot.present.items() if presence.gone}
@@ -135,6 +139,7 @@ class Keeper:
                 self._note_rescued(await self._rescue.rescue_dead(self._worker, snapshot))
                 if self._leads and loop.time() >= remote_at:
                     self._note_rescued(await self._rescue.end_reservations(self._worker, snapshot))
+                    ends_in_ms = self._rescue.ends_in_ms
                     is_expected = self._beside_server or self._rescue.has_remote_workers
                     remote_at = loop.time() + (0 if is_expected else NO_REMOTE_SECONDS)
                 if lost or loop.time() >= tidy_at:
@@ -151,12 +156,18 @@ class Keeper:
                 self._trouble.say(error)
             except Exception:
                 log.exception("upkeep: unexpected error; trying again")
-            await self._rest(self._look_seconds)
+            await self._rest(self._pause(ends_in_ms))
         if self._beside:
             _, late = await asyncio.wait(self._beside.values(), timeout=BATCH_SECONDS)
             for task in late:
                 task.cancel()
         await self._resign()
+
+    def _pause(self, ends_in_ms: int | None) -> float:
+        """How long to wait for the next look, when the next reservation over HTTP may be over in this time."""
+        if ends_in_ms is None:
+            return self._look_seconds
+        return min(self._look_seconds, max(SOON_SECONDS, (ends_in_ms + 1) / 1_000))
 
     async def _rest(self, seconds: float) -> None:
         """Wait, but only until the keeper is stopped."""

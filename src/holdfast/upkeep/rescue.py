@@ -73,6 +73,8 @@ class Rescue:
         """Workers that hold jobs but have no status, and since when each is missing."""
         self.has_remote_workers = False
         """Whether a worker over HTTP was known at the last look."""
+        self.ends_in_ms: int | None = None
+        """In how many milliseconds after the last look the next reservation or timeout over HTTP may be over."""
         self._undo_after = ""
         """The last undo job that was checked, while there are more after it."""
 
@@ -137,6 +139,7 @@ class Rescue:
         """Rescue the jobs of workers over HTTP whose reservation is over, and fail those whose timeout has passed."""
         workers = await self._engine.records(REMOTE_WORKER)
         self.has_remote_workers = bool(workers)
+        self.ends_in_ms = None
         if not self.has_remote_workers:
             return []
         held = [job for job in await self.held_jobs() if is_remote(job)]
@@ -144,20 +147,29 @@ class Rescue:
         now = await self._engine.now()
         beating = {one.name.removeprefix(REMOTE_WORKER) for one in workers if promises_heartbeats(one.value)}
         late = [job for job in held if may_ask_for_less(job, beating) or self._is_unreserved(job, (), now, snapshot)]
+        ends = {job.id: self._ends_at(job, (), snapshot) for job in held}
         rescued: list[Job] = []
         for page in pages_of(late):
             reports = by_job(page, await self._engine.steps_under_each([job.id for job in page], REMOTE_PATH))
+            ends |= {job.id: self._ends_at(job, reports[job.id], snapshot) for job in page}
             silent = [job for job in page if self._is_unreserved(job, reports[job.id], now, snapshot)]
             rescued += [job for job in silent if await self._end_reservation(job, snapshot, by)]
+        timeouts = [(job.claimed_at or now) + job.options.timeout_ms for job in held if job.options.timeout_ms]
+        coming = [end for end in (*ends.values(), *timeouts) if end is not None and end >= now]
+        self.ends_in_ms = min(coming) - now if coming else None
         return rescued
 
     def _is_unreserved(self, job: Job, reports: Sequence[Step], now: Time, snapshot: Snapshot) -> bool:
+        until = self._ends_at(job, reports, snapshot)
+        return until is not None and until < now
+
+    def _ends_at(self, job: Job, reports: Sequence[Step], snapshot: Snapshot) -> Time | None:
+        """When a job's reservation is over; None if no worker over HTTP holds it."""
         until = reserved_until(job, reports)
-        if until is None:
-            return False
-        if (job.claimed_at or 0) < snapshot.awake_since:  # while nobody looked, perhaps no server answered its worker
-            until = max(until, snapshot.awake_since + self.snapshots.lease_ms)
-        return until < now
+        if until is not None and (job.claimed_at or 0) < snapshot.awake_since:
+            # While nobody looked, perhaps no server answered its worker.
+            return max(until, snapshot.awake_since + self.snapshots.lease_ms)
+        return until
 
     async def _end_reservation(self, job: Job, snapshot: Snapshot, by: str) -> bool:
         past = await read_past(self._engine, job.id)

@@ -12,8 +12,8 @@ from holdfast.server.ojs.routes import OJS
 from holdfast.server.routes import Route
 from tests.server.ojs.given import MEDIA_TYPE, Client, a_client, fetched, submitted
 
-ROUNDS = 12
-"""How many wild requests each route gets."""
+FEW, MANY = 12, 500
+"""How many wild requests each route gets, and with --soak."""
 
 WILD: list[Any] = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e308, 1e400),
@@ -78,10 +78,11 @@ async def ask(client: Client, method: str, path: str, content: bytes) -> httpx.R
 
 
 @pytest.mark.parametrize("route", routes(), ids=lambda route: f"{route.method} {route.path}")
-async def test_no_request_is_answered_with_500(route: Route):
-    chance = random.Random(f"{route.method} {route.path}")
+async def test_no_request_is_answered_with_500(route: Route, request: pytest.FixtureRequest, rounds: Any):
+    is_long = request.config.getoption("--soak")
+    chance = random.Random(None if is_long else f"{route.method} {route.path}")
     async with a_client() as client:
-        for number in range(ROUNDS):
+        for number in range(rounds(FEW, MANY)):
             id = await submitted(client)
             await client.post("/queues/default/resume")
             token = (await fetched(client))["lease_token"] if chance.random() < 0.7 else "1-x"

@@ -118,7 +118,7 @@ async def test_an_order_that_is_not_known_is_refused(place: str, query: str):
 
 @pytest.mark.parametrize(
     ("setting", "status"),
-    [({"block_timeout": "PT5S"}, 422), ({"max_size_bytes": 5}, 422), ({"strategy": "block"}, 422), ({"depth": 5}, 400)],
+    [({"block_timeout": "PT5S"}, 422), ({"max_size_bytes": 5}, 422), ({"depth": 5}, 400)],
 )
 async def test_a_setting_that_a_queue_cannot_have_is_refused(setting: dict[str, Any], status: int):
     async with a_client() as client:

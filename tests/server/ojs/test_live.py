@@ -138,3 +138,21 @@ async def test_a_stream_of_no_job_is_refused(path: str):
 async def test_a_channel_that_is_not_known_is_refused():
     async with a_client() as client:
         assert (await client.send("GET", "/events/stream?channel=shop:1")).status_code == 400
+
+
+async def test_a_client_hears_that_the_server_stops():
+    async with a_client() as client:
+        id = await submitted(client)
+        transport: Any = client.http._transport
+        server = transport.app
+        following = asyncio.create_task(streamed(client, f"/jobs/{id}/events"))
+        async with asyncio.timeout(10):
+            while True:
+                if server.streams:
+                    break
+                await asyncio.sleep(0.01)
+        server.stopping.set()
+
+        name, _, told = (await following)[-1]
+
+        assert (name, told) == ("server.shutdown", {"reason": "shutdown", "grace_period_ms": 10_000})

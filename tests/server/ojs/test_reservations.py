@@ -6,6 +6,8 @@ import pytest
 
 from holdfast.core.model import Job
 from holdfast.core.reservations import RESERVATION_MS
+from holdfast.engines import engine_for
+from holdfast.upkeep.keeper import SOON_SECONDS, Keeper
 from holdfast.upkeep.rescue import Rescue
 from tests.server.ojs.given import Client, a_client, fetched, submitted
 
@@ -27,6 +29,10 @@ class Upkeep:
     def __init__(self, client: Client, clock: Clock) -> None:
         self._rescue = Rescue(client.engine, lease_seconds=15)
         self._clock = clock
+
+    @property
+    def ends_in_ms(self) -> int | None:
+        return self._rescue.ends_in_ms
 
     async def look(self) -> list[Job]:
         return await self._rescue.end_reservations("keeper", await self._rescue.snapshots.take())
@@ -172,3 +178,33 @@ async def test_a_promise_ends_with_a_heartbeat_that_promises_nothing():
 
         assert await upkeep.advance(RESERVATION_MS - 1_000) == []
         assert [job.id for job in await upkeep.advance(2_000)] == [id]
+
+
+async def test_the_upkeep_knows_when_the_next_reservation_or_timeout_may_be_over():
+    clock = Clock()
+    async with a_client(clock=clock) as client:
+        upkeep = Upkeep(client, clock)
+        await upkeep.look()
+        assert upkeep.ends_in_ms is None
+        await submitted(client, queue="q", visibility_timeout_ms=7_000)
+        await submitted(client, queue="q", visibility_timeout_ms=9_000, timeout_ms=4_000)
+        await fetched(client, "q")
+        await upkeep.look()
+        assert upkeep.ends_in_ms == 7_000
+        clock.advance(2_000)
+        await fetched(client, "q")
+        await upkeep.look()
+        assert upkeep.ends_in_ms == 4_000
+
+        clock.advance(5_001)
+
+        assert len(await upkeep.look()) == 1
+        await upkeep.look()
+        assert upkeep.ends_in_ms is None
+
+
+@pytest.mark.parametrize(("ends_in_ms", "seconds"), [(None, 1.4), (5_000, 1.4), (899, 0.9), (0, SOON_SECONDS)], ids=str)
+def test_the_upkeep_looks_again_when_a_reservation_ends(ends_in_ms: int | None, seconds: float):
+    keeper = Keeper(engine_for("memory:"), "w", lease_seconds=15, look_seconds=1.4, upkeep_seconds=5)
+
+    assert keeper._pause(ends_in_ms) == seconds

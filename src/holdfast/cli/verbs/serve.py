@@ -36,7 +36,7 @@ On SIGTERM or Ctrl-C it accepts no more requests, open ones may finish, and even
 """
 )
 @click.argument("target", metavar="[MODULE:APP]", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address, or unix:PATH.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
 @click.option("--with-worker", is_flag=True, help="Run the jobs of MODULE:APP in the same process.")
 @click.option("--queues", help="With --with-worker: queues in order, separated by commas.")

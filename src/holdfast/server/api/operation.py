@@ -6,11 +6,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.core.errors import Invalid
 from holdfast.core.suggestions import suggest
 from holdfast.jobs.service import Jobs
+from holdfast.redaction import redact
 from holdfast.server.bodies import json_reply
 from holdfast.server.call import Call
 from holdfast.server.routes import BODY_BYTES, Route
@@ -70,12 +72,18 @@ def route_of(one: Operation) -> Route:
 
     async def handle(call: Call) -> Response:
         query = None if one.query is None else read_query(call.query_params.multi_items(), one.query)
-        body = None if one.body is None else await call.read(one.body, {})
+        body = None if one.body is None else _redacted(await call.read(one.body, {}))
         answer = await one.handle(Ask(call, query, body))
         return answer if isinstance(answer, Response) else json_reply(answer, one.status)
 
     most = 0 if one.method == "GET" else one.body_bytes
     return Route(one.method, PREFIX + one.path, handle, one.scope, most, one.is_stream)
+
+
+def _redacted(body: Any) -> Any:
+    """A body whose reason, which is kept for people to read, holds no registered secret."""
+    reason = getattr(body, "reason", None)
+    return replace(body, reason=redact(reason)) if isinstance(reason, str) else body
 
 
 def read_query(items: list[tuple[str, str]], type: type[T]) -> T:

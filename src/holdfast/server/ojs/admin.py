@@ -1,26 +1,25 @@
 """What an administrator asks and does: queues, jobs, workers, totals. Must not know how a job runs."""
 
-import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from holdfast.core.errors import NotAllowed
+from holdfast.core.errors import NotAllowed, NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Where
-from holdfast.jobs.full_queues import set_bound
+from holdfast.jobs.full_queues import reset_bound, set_bound
 from holdfast.jobs.remote_workers import BUILT_IN
 from holdfast.server.call import Call
 from holdfast.server.ojs.admin_paging import cut, is_falling, is_falling_by, page_in, pagination
-from holdfast.server.ojs.admin_workers import all_workers
+from holdfast.server.ojs.admin_stats import latencies, throughput
 from holdfast.server.ojs.dead_letters import (
     WALK_MOST,
     act_on,
     check_confirmed,
-    count_dead,
     dead,
     dead_job,
     filter_in,
@@ -29,7 +28,7 @@ from holdfast.server.ojs.problems import bad
 from holdfast.server.ojs.queue_settings import SETTINGS, QueueSettings, queue_settings, read_settings
 from holdfast.server.ojs.queues import all_states, created, known_queues, set_paused
 from holdfast.server.ojs.service import Ojs, ojs_of, read_object, reply
-from holdfast.server.ojs.vocabulary import STATES, read_time, states_named, written_time
+from holdfast.server.ojs.vocabulary import STATES, read_time, shown_state, states_named, written_time
 
 SORTS: Mapping[str, Callable[[Job], Any]] = {
     "created_at": lambda job: (job.created_at, job.id),
@@ -42,11 +41,6 @@ SORTS: Mapping[str, Callable[[Job], Any]] = {
     "completed_at": lambda job: (job.finished_at or 0, job.id),
 }
 """By what a list of jobs can be sorted."""
-
-RECENT_JOBS = 1_000
-"""From how many of the last jobs the throughput is counted."""
-
-_STARTED = time.monotonic()
 
 
 # Queues.
@@ -64,13 +58,13 @@ async def list_queues(call: Call) -> Response:
 
 async def _queue(ojs: Ojs, name: str) -> dict[str, Any]:
     counts, pauses = await known_queues(ojs)
-    done, failed = await _throughput(ojs, name)
     shown: dict[str, Any] = {
         "name": name,
         "state": "paused" if name in pauses else "active",
         "paused": name in pauses,
         "counts": all_states(counts.get(name, {})),
-        "throughput": {"processed_per_minute": done, "failed_per_minute": failed},
+        "throughput": await throughput(ojs, name),
+        "latency_ms": await latencies(ojs, name),
         "created_at": await created(ojs, name),
     }
     return {field: value for field, value in shown.items() if value is not None}
@@ -103,9 +97,12 @@ async def configure_queue(call: Call) -> Response:
     """Set how many jobs may wait in a queue, and what happens when it is full."""
     ojs, name = ojs_of(call), check_queue(call.path_params["name"])
     settings = read_settings(await read_object(call))
-    assert settings.max_depth is not None
     await ojs.engine.put_record(SETTINGS + name, msgspec.json.encode(settings).decode())
-    await set_bound(ojs.engine, name, settings.max_depth, by=call.by)
+    if settings.max_depth is not None:
+        await set_bound(ojs.engine, name, settings.max_depth, by=call.by)
+    else:
+        with suppress(NotFound):  # nobody has set a bound
+            await reset_bound(ojs.engine, name)
     await ojs.read_bounds(anew=True)
     return reply({"name": name, "configuration": settings.shown(), **settings.shown()})
 
@@ -177,12 +174,16 @@ async def _matching(ojs: Ojs, filter: Mapping[str, Any]) -> list[Job]:
     since = read_time("since", filter["since"], 0) if "since" in filter else None
     until = read_time("until", filter["until"], 0) if "until" in filter else None
     queue = check_queue(filter["queue"]) if "queue" in filter else None
-    where = Where(states=states, queue=queue, type=filter.get("type"), newest_first=True)
+    type: str = filter.get("type", "")
+    is_prefix = type.endswith("*")
+    prefix = type[:-1] if is_prefix else ""
+    where = Where(states=states, queue=queue, type=None if is_prefix else type or None, newest_first=True)
     found = await _jobs(ojs, where)
     return [
         job
         for job in found
         if not job.type.startswith(BUILT_IN)
+        and job.type.startswith(prefix)
         and (since is None or job.created_at >= since)
         and (until is None or job.created_at <= until)
     ]
@@ -209,7 +210,9 @@ async def get_job(call: Call) -> Response:
 async def retry_job(call: Call) -> Response:
     """Run a dead job again."""
     ojs = ojs_of(call)
-    job = await dead_job(ojs, call.path_params["id"])
+    job, now = await ojs.job(call.path_params["id"])
+    if job.state is not State.REVIEW:
+        raise NotAllowed(f"job {job.id} is {shown_state(job, now)}, so it can't be retried; a dead job can")
     job = await ojs.jobs.replay(job.id, by=call.by)
     return reply({"job": await ojs.shown(job, await ojs.engine.now())})
 
@@ -267,35 +270,7 @@ async def delete_dead(call: Call) -> Response:
     return Response(status_code=204, headers={"OJS-Version": "1.0"})
 
 
-# Totals.
-
-
-async def stats(call: Call) -> Response:
-    """Count everything."""
-    ojs = ojs_of(call)
-    counts, _ = await known_queues(ojs)
-    jobs = all_states({})
-    for one in counts.values():
-        for state, count in one.items():
-            jobs[state] += count
-    done, failed = await _throughput(ojs, None)
-    return reply({
-        "queues": len(counts),
-        "workers": len(await all_workers(ojs)),
-        "jobs": jobs,
-        "throughput": {"processed_per_minute": done, "failed_per_minute": failed},
-        "dead_letter": await count_dead(ojs),
-        "uptime_seconds": round(time.monotonic() - _STARTED),
-    })  # fmt: skip
-
-
-async def _throughput(ojs: Ojs, queue: str | None) -> tuple[int, int]:
-    """How many jobs completed and failed in the last minute, as far as the jobs submitted last tell."""
-    since = await ojs.engine.now() - 60_000
-    done = await ojs.engine.find(Where(states=(State.COMPLETED,), queue=queue, newest_first=True), limit=RECENT_JOBS)
-    dead = await ojs.engine.find(Where(states=(State.REVIEW,), queue=queue, newest_first=True), limit=RECENT_JOBS)
-    completed = sum((job.finished_at or 0) >= since for job in done)
-    return completed, sum(job.created_at >= since for job in dead)
+# The server.
 
 
 async def config(call: Call) -> Response:

@@ -5,15 +5,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from holdfast.core.model import Presence, Time
+from holdfast.core.model import PAGE_LIMIT, Presence, State, Time, Where
 from holdfast.core.reservations import MISSED_BEATS, REMOTE_WORKER, stored_name
 from holdfast.engines.records import QUIET
 from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.admin_paging import cut, is_falling_by, page_in, pagination
 from holdfast.server.ojs.service import Ojs, ojs_of, reply
+from holdfast.server.ojs.shapes import worker_of
 from holdfast.server.ojs.vocabulary import written_time
 from holdfast.server.ojs.workers import RemoteWorker, order_worker, worker_in
+
+JOBS_SHOWN = 100
+"""How many of its jobs a worker is shown with."""
 
 SILENT_MS = 90_000
 """A worker that wasn't heard for this long, and promised no heartbeats, counts as stale."""
@@ -78,11 +82,13 @@ def _shown_own(one: Presence, now: Time, quiet: set[str]) -> dict[str, Any]:
 
 
 async def get_worker(call: Call) -> Response:
-    """Return a worker."""
+    """Return a worker, with jobs that it has."""
     ojs, id = ojs_of(call), redact(call.path_params["id"])
     for one in await all_workers(ojs):
         if one["id"] == id:
-            return reply(one)
+            held = await ojs.engine.find(Where(states=(State.ACTIVE,)), limit=PAGE_LIMIT)
+            mine = [job for job in held if (worker_of(job) or "anonymous") == id][:JOBS_SHOWN]
+            return reply({**one, "jobs": await ojs.shown_all(mine, await ojs.engine.now())})
     await order_worker(ojs, id, "running")  # raises NotFound
     return reply({"id": id})
 

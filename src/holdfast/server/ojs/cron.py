@@ -22,6 +22,7 @@ from holdfast.jobs.schedules import (
     resume_schedule,
     run_schedule,
 )
+from holdfast.redaction import redact
 from holdfast.server.auth import check_scope
 from holdfast.server.call import Call
 from holdfast.server.ojs.envelope import kept_of, read_submit
@@ -61,9 +62,9 @@ async def put_cron(call: Call) -> Response:
     enabled = body.get("enabled", True)
     if not isinstance(enabled, bool):
         raise bad("enabled", "give true or false")
-    description = text_of(body, "description", "")[:2_000]
+    description = redact(text_of(body, "description", ""))[:2_000]
     await put_schedule(ojs.engine, name, definition, by=call.by)
-    await ojs.engine.put_record(DESCRIPTIONS + name, msgspec.json.encode({"description": description}).decode())
+    await ojs.engine.put_record(DESCRIPTIONS + name, _told(body, description))
     await _enable(ojs.engine, name, enabled, call.by)
     shown = await _shown(ojs, name)
     return reply(
@@ -131,7 +132,7 @@ def shown_schedule(name: str, one: Schedule, described: str | None, now: Time) -
     """Return a schedule as the specification shows a cron job."""
     definition = one.definition
     upcoming, _ = next_ticks(one, now, 1)
-    expression = definition.cron or (f"@every {definition.every_ms / 1_000:g}s" if definition.every_ms else "")
+    expression = definition.cron or _written_every(definition.every_ms, _say(described).get("every", ""))
     shown = {
         "name": name,
         "expression": expression,
@@ -142,10 +143,11 @@ def shown_schedule(name: str, one: Schedule, described: str | None, now: Time) -
         "next_run_at": written_time(upcoming[0]) if upcoming else None,
         "last_run_at": written_time(one.tick),
         "created_at": written_time(one.changes[0].at if one.changes else one.start),
+        "run_count": one.runs,
         "skipped_count": one.skipped,
         "last_job_id": one.job or None,
         "last_error": one.error or None,
-        "description": _description(described) or None,
+        "description": _say(described).get("description") or None,
         "job_template": _shown_template(definition.job),
         "type": definition.job.type,
         "args": shown_args(definition.job.args),
@@ -153,11 +155,26 @@ def shown_schedule(name: str, one: Schedule, described: str | None, now: Time) -
     return {field: value for field, value in shown.items() if value is not None}
 
 
-def _description(text: str | None) -> str:
+def _told(body: Mapping[str, Any], description: str) -> str:
+    """What a request says about a schedule that means nothing to it."""
+    every = str(body.get("expression", body.get("cron"))).strip()
+    told = {"description": description, **({"every": every} if _EVERY.fullmatch(every) else {})}
+    return msgspec.json.encode(told).decode()
+
+
+def _say(text: str | None) -> dict[str, str]:
     try:
-        return msgspec.json.decode(text or "{}", type=dict[str, str]).get("description", "")
+        return msgspec.json.decode(text or "{}", type=dict[str, str])
     except msgspec.MsgspecError:
-        return ""
+        return {}
+
+
+def _written_every(every_ms: int, told: str) -> str:
+    """The expression of a schedule that fires again and again: as it was written, if it still means that."""
+    found = _EVERY.fullmatch(told)
+    if found is not None and milliseconds(found[1]) == every_ms:
+        return told
+    return f"@every {every_ms / 1_000:g}s" if every_ms else ""
 
 
 def _shown_template(template: Template) -> dict[str, Any]:

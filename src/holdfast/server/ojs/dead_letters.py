@@ -148,10 +148,12 @@ async def purge(call: Call) -> Response:
     ojs, body, query = ojs_of(call), await read_object(call, empty=True), dict(call.query_params)
     if query.pop("confirm", "") == "true":
         body = {**body, "confirm": True}
-    check_confirmed(body, "filter")
+    check_confirmed(body, "filter", "older_than")
     if query and body.get("filter"):
         raise bad("filter", "give the filter in the body or in the query, not in both")
+    before = None if body.get("older_than") is None else read_time("older_than", body["older_than"], 0)
     jobs = await dead(ojs, read_filter(query or body.get("filter")))
+    jobs = [job for job in jobs if before is None or job.created_at < before]
     answer = await act_on(jobs, "delete", lambda job: ojs.jobs.discard(job.id, by=call.by))
     return reply({**answer, "deleted": answer["succeeded"], "purged_count": answer["succeeded"]})
 

@@ -14,6 +14,7 @@ from holdfast.core.reservations import HELD_PATH
 from holdfast.core.schedules import Schedule
 from holdfast.jobs.flows import FLOW_TYPE, is_member
 from holdfast.jobs.remote_workers import BUILT_IN, CHECKPOINT_PATH, PROGRESS_PATH
+from holdfast.jobs.room import SHED
 from holdfast.server.ojs.shapes import checkpoint_in, read_json
 from holdfast.server.ojs.vocabulary import STATES, VERSION, written_time
 
@@ -50,6 +51,15 @@ FLOW_TYPES: dict[str, str] = {
     Event.ABANDON: "workflow.failed",
     Event.CANCEL: "workflow.cancelled",
 }
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """A submit that a full queue refused: when, how deep the queue was, its bound, and the type of the job."""
+
+    at: Time
+    depth: int
+    bound: int
+    type: str
 
 
 class QueuePause(Struct, frozen=True, kw_only=True):
@@ -127,6 +137,8 @@ def _entry_events(job: Job, entries: Sequence[Entry]) -> Iterator[dict[str, Any]
             if entry.event == Event.FAIL and "delay_ms" in entry.note:
                 data["retry_delay_ms"] = entry.note["delay_ms"]
             yield _event(entry.at, f"{key}_{number}", type, job.id, data)
+        if entry.event == Event.CANCEL and str(entry.note.get("reason", "")).startswith(SHED):
+            yield _event(entry.at, f"{key}_8", "backpressure.dropped", job.id, _about(job))
         if entry.event == Event.COMPLETE and is_member(job) and job.parent is not None:
             told = {"workflow_id": job.parent, **_about(job)}
             yield _event(entry.at, f"{key}_9", "workflow.step_completed", job.parent, told)
@@ -180,6 +192,12 @@ def schedule_events(name: str, one: Schedule) -> Iterator[dict[str, Any]]:
         yield _event(one.tick, f"{key}_0", "cron.triggered", name, data)
     if one.skipped and one.after > (one.tick or 0):
         yield _event(one.after, f"{key}_1", "cron.skipped", name, {"cron_name": name, "skipped_count": one.skipped})
+
+
+def refusal_event(queue: str, refusal: Refusal) -> dict[str, Any]:
+    """The last submit that a queue had no room for."""
+    data = {"queue": queue, "depth": refusal.depth, "bound": refusal.bound, "job_type": refusal.type}
+    return _event(refusal.at, f"queue_{queue}_2", "backpressure.rejected", queue, data)
 
 
 def pause_events(queue: str, pause: QueuePause) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ So every server of a store tells the same events, also those of workers that don
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import nlargest, nsmallest
 from operator import itemgetter
 from typing import Any
@@ -16,11 +17,14 @@ from holdfast.core.keys import check_queue
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, State, Step, Time, Where
 from holdfast.core.schedules import SCHEDULE, schedule_in
 from holdfast.server.call import Call
+from holdfast.server.ojs.backpressure import REFUSED
 from holdfast.server.ojs.event_kinds import (
     QueuePause,
+    Refusal,
     events_of,
     may_have_events_since,
     pause_events,
+    refusal_event,
     schedule_events,
     time_in,
 )
@@ -119,6 +123,11 @@ async def _of_queues_and_schedules(ojs: Ojs, queues: Sequence[str]) -> list[dict
         if not queues or queue in queues
         for event in pause_events(queue, pause)
     ]
+    for record in await ojs.engine.records(REFUSED):
+        queue = record.name.removeprefix(REFUSED)
+        if not queues or queue in queues:
+            with suppress(msgspec.MsgspecError):
+                events.append(refusal_event(queue, msgspec.json.decode(record.value, type=Refusal)))
     if not queues:
         for record in await ojs.engine.records(SCHEDULE):
             if (one := schedule_in(record)) is not None:

@@ -8,11 +8,11 @@ from starlette.responses import Response
 from holdfast.core.declared_limits import declare
 from holdfast.core.errors import Duplicate, NotAllowed
 from holdfast.core.model import Event, Inserted, Job, Time, Use
-from holdfast.core.queue_bounds import depth_of
 from holdfast.core.unique import REPLACE, RETURN
 from holdfast.jobs.limits import declare_limits
 from holdfast.redaction import redact
 from holdfast.server.call import Call
+from holdfast.server.ojs.backpressure import pressure_headers, when_room
 from holdfast.server.ojs.envelope import Submit, read_submit
 from holdfast.server.ojs.policies import RateLimit, read_rate_limits
 from holdfast.server.ojs.problems import bad
@@ -33,7 +33,7 @@ async def submit(call: Call) -> Response:
     order = read_submit(body, now)
     headers = await _headers(ojs, [order])
     job = order.job(ojs.new_id(now), now, await limit_uses(ojs, order), by=call.by)
-    job, answer = await _insert(ojs, order, job)
+    job, answer = await when_room(call, ojs, [order], lambda: _insert(ojs, order, job))
     if answer.id == job.id:
         shown = shown_job(job, NOTHING, now)
         return reply({"job": shown, "id": job.id}, 201, {"Location": f"{call.root}/ojs/v1/jobs/{job.id}", **headers})
@@ -77,7 +77,7 @@ async def submit_batch(call: Call) -> Response:
     known = [one.id for one in await ojs.engine.get([order.id for order in orders if order.id]) if one is not None]
     if known:
         raise Duplicate(f"job {known[0]} already exists, so nothing was submitted; use another id", known[0])
-    answers = await ojs.with_bounds().insert(jobs)
+    answers = await when_room(call, ojs, orders, lambda: ojs.with_bounds().insert(jobs))
     by_id = {job.id: shown_job(job, NOTHING, now) for job in jobs}
     others = [answer.id for answer in answers if answer.id not in by_id]
     for job in await ojs.engine.get(others):
@@ -118,18 +118,7 @@ async def _headers(ojs: Ojs, orders: list[Submit]) -> dict[str, str]:
     headers: dict[str, str] = {}
     if limits := _limits(orders[-1]):
         headers["X-RateLimit-Limit"] = str(limits[0].per_period or limits[0].at_once)
-    await ojs.read_bounds()
-    queue = orders[-1].request.queue
-    bound = ojs.bounds.get(queue)
-    if bound is not None:
-        share = (depth_of(await ojs.engine.count(), queue) + len(orders)) / bound.most_waiting
-        if share >= ojs.warnings.get(queue, WARNING_SHARE):
-            headers["X-OJS-Queue-Pressure"] = f"{min(share, 1.0):.2f}"
-    return headers
-
-
-WARNING_SHARE = 0.8
-"""From which share of a queue's bound on submitters are warned, unless its settings say otherwise."""
+    return {**headers, **await pressure_headers(ojs, orders)}
 
 
 async def get_job(call: Call) -> Response:

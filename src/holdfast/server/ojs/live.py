@@ -26,10 +26,14 @@ from holdfast.server.ojs.reports import progress_of
 from holdfast.server.ojs.service import Ojs, ojs_of
 from holdfast.server.ojs.shapes import checkpoint_in, has_result, read_json
 from holdfast.server.ojs.vocabulary import STATES, is_final, shown_state, written_time
+from holdfast.server.site import GRACE_SECONDS
 from holdfast.server.streams import EventStream, event
 
 RETRY = b"retry: 3000\n\n"
 """After how many milliseconds a client comes back."""
+
+SHUTDOWN = event({"reason": "shutdown", "grace_period_ms": 1_000 * GRACE_SECONDS}, name="server.shutdown")
+"""What a client hears before its stream ends because the server stops: it comes back, perhaps to another one."""
 
 LOOK_SECONDS, WAIT_SECONDS = 0.5, 5.0
 """How often an active job is looked at, because reports wake nobody, and how often one that waits."""
@@ -111,12 +115,12 @@ async def job_events(call: Call) -> Response:
     """Stream the changes and reports of a job until it has ended."""
     ojs, id = ojs_of(call), call.path_params["id"]
     await ojs.job(id)
-    return EventStream(call, _job_events(call, ojs, id))
+    return EventStream(call, _job_events(call, ojs, id), goodbye=SHUTDOWN)
 
 
 async def queue_events(call: Call) -> Response:
     """Stream the changes of the jobs of a queue."""
-    return EventStream(call, _queue_events(call, ojs_of(call), check_queue(call.path_params["name"])))
+    return EventStream(call, _queue_events(call, ojs_of(call), check_queue(call.path_params["name"])), goodbye=SHUTDOWN)
 
 
 async def channel_events(call: Call) -> Response:
@@ -125,26 +129,26 @@ async def channel_events(call: Call) -> Response:
     kind, _, name = call.query_params.get("channel", "all").partition(":")
     if kind == "job":
         await ojs.job(name)
-        return EventStream(call, _job_events(call, ojs, name))
+        return EventStream(call, _job_events(call, ojs, name), goodbye=SHUTDOWN)
     if kind == "queue":
-        return EventStream(call, _queue_events(call, ojs, check_queue(name)))
+        return EventStream(call, _queue_events(call, ojs, check_queue(name)), goodbye=SHUTDOWN)
     if kind != "all" or name:
         raise bad("channel", "give job:ID, queue:NAME or all")
-    return EventStream(call, _queue_events(call, ojs, None))
+    return EventStream(call, _queue_events(call, ojs, None), goodbye=SHUTDOWN)
 
 
 async def progress_stream(call: Call) -> Response:
     """Stream the progress of a job, then how it ended."""
     ojs, id = ojs_of(call), call.path_params["id"]
     await ojs.job(id)
-    return EventStream(call, _until_end(ojs, id, lambda job: progress_of(ojs, job)))
+    return EventStream(call, _until_end(ojs, id, lambda job: progress_of(ojs, job)), goodbye=SHUTDOWN)
 
 
 async def result_stream(call: Call) -> Response:
     """Wait for the end of a job, and stream it with its result."""
     ojs, id = ojs_of(call), call.path_params["id"]
     await ojs.job(id)
-    return EventStream(call, _until_end(ojs, id, None))
+    return EventStream(call, _until_end(ojs, id, None), goodbye=SHUTDOWN)
 
 
 # What they send.

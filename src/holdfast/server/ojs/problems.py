@@ -80,6 +80,8 @@ def show_problem(problem: Problem, call: Call) -> Response:
     }
     if status in (400, 422):
         error["type"] = "validation_error"
+    if problem.code == "queue_full":
+        error |= {"queue": more.get("queue"), "depth": more.get("depth"), "bound": more.get("most_waiting")}
     return Response(json.encode({"error": error}), status, headers, media_type=MEDIA_TYPE)
 
 

@@ -13,11 +13,16 @@ from holdfast.server.ojs.problems import bad, unprocessable
 SETTINGS = "ojs/queue/"
 """A record `ojs/queue/NAME` holds the settings of a queue."""
 
-STRATEGIES = {"reject": REFUSE, "drop_oldest": SHED_OLDEST}
+BLOCK = "block"
+"""The strategy of a queue that refuses, but lets a submit that says so wait for room."""
+
+STRATEGIES = {"reject": REFUSE, BLOCK: REFUSE, "drop_oldest": SHED_OLDEST}
+
+DEEPEST = 1_000_000_000
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of a queue."""
+    """The settings of a queue. Without `max_depth` it has no bound of theirs."""
 
     max_depth: int | None = None
     strategy: str = "reject"
@@ -54,21 +59,20 @@ def read_settings(body: Mapping[str, Any]) -> QueueSettings:
             raise unprocessable(name, "isn't a setting of a queue here; give backpressure", "unsupported")
     given = body.get("backpressure")
     if not isinstance(given, dict):
-        raise bad("backpressure", "give a JSON object with max_depth")
+        raise bad("backpressure", 'give a JSON object, such as {"max_depth": 10000}')
     depth = given.get("max_depth")
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 1_000_000_000:
-        raise bad("backpressure.max_depth", "give a whole number from 1")
+    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= DEEPEST):
+        raise bad("backpressure.max_depth", "give a whole number from 1, or 0 for no bound")
     for name in given:
         if name in ("max_size_bytes", "block_timeout", "block_timeout_ms"):
-            raise unprocessable(f"backpressure.{name}", "isn't supported; give max_depth", "unsupported")
+            instead = "give max_depth" if name == "max_size_bytes" else "a submit says it with OJS-Block-Timeout"
+            raise unprocessable(f"backpressure.{name}", f"isn't supported; {instead}", "unsupported")
         if name not in QueueSettings.__struct_fields__:
             raise bad(f"backpressure.{name[:80]}", f"give {', '.join(QueueSettings.__struct_fields__)}")
     strategy = given.get("strategy", "reject")
-    if strategy == "block":
-        raise unprocessable("backpressure.strategy", "block isn't supported; give reject or drop_oldest", "unsupported")
     if strategy not in STRATEGIES:
         raise bad("backpressure.strategy", f"give one of {', '.join(STRATEGIES)}")
     share = given.get("warning_threshold", 0.8)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise bad("backpressure.warning_threshold", "give a number above 0, up to 1")
-    return QueueSettings(max_depth=depth, strategy=strategy, warning_threshold=float(share))
+    return QueueSettings(max_depth=depth or None, strategy=strategy, warning_threshold=float(share))

@@ -2,6 +2,7 @@
 
 from holdfast.server.ojs import (
     admin,
+    admin_stats,
     admin_workers,
     cron,
     dead_letters,
@@ -131,9 +132,11 @@ _ADMIN = (
     _get("/admin/workers/{id}", admin_workers.get_worker),
     _post("/admin/workers/{id}/quiet", admin_workers.quiet_worker, "admin"),
     _delete("/admin/workers/{id}", admin_workers.end_worker, "admin"),
-    _get("/admin/stats", admin.stats),
+    _get("/admin/stats", admin_stats.stats),
+    _get("/admin/stats/history", admin_stats.stats_history),
     _get("/admin/dead-letter", admin.list_dead),
     _get("/admin/dead-letter/stats", dead_letters.dead_stats),
+    _delete("/admin/dead-letter", dead_letters.purge, "review"),
     _post("/admin/dead-letter/{id}/retry", dead_letters.retry_dead, "review"),
     _delete("/admin/dead-letter/{id}", admin.delete_dead, "review"),
     _get("/admin/schemas", schemas.list_schemas),

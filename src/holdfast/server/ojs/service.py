@@ -25,7 +25,7 @@ from holdfast.jobs.service import Jobs
 from holdfast.redaction import redact
 from holdfast.server.call import Call
 from holdfast.server.ojs.problems import bad
-from holdfast.server.ojs.queue_settings import queue_settings
+from holdfast.server.ojs.queue_settings import QueueSettings, queue_settings
 from holdfast.server.ojs.shapes import (
     NOTHING,
     PAST_ENTRIES,
@@ -57,9 +57,11 @@ class Ojs:
         self.remote = RemoteWorkers(jobs)
         self.new_id = random_ids()
         self.bounds: Mapping[str, QueueBound] = {}
-        self.warnings: Mapping[str, float] = {}
-        """From which share of its bound on a queue warns its submitters."""
+        self.settings: Mapping[str, QueueSettings] = {}
+        """What an administrator set for queues with a bound."""
         self.bounds_read = -BOUNDS_SECONDS
+        self.refused: dict[str, float] = {}
+        """When this server last wrote down that a queue refused somebody, by its own clock."""
         self.heard: dict[str, float] = {}
         """When this server last wrote down that it heard of a worker, by its own clock."""
         self.requires_token = requires_token
@@ -81,7 +83,7 @@ class Ojs:
                 queue: replace(bound, when_full=settings[queue].when_full) if queue in settings else bound
                 for queue, bound in found.items()
             }
-            self.warnings = {queue: one.warning_threshold for queue, one in settings.items()}
+            self.settings = settings
 
     # Reading jobs.
 

@@ -126,16 +126,21 @@ def read_json(text: str | None) -> Any:
 
 def _present(job: Job, past: Past, now: Time) -> dict[str, Any]:
     state = shown_state(job, now)
-    holder = holder_of(job.worker)
     waits = job.state in (State.SCHEDULED, State.RETRYABLE)
     return {
         "state": state,
         "attempt": attempts(job, past.entries),
         "result": read_json(job.result) if has_result(job, now) else None,
-        "worker_id": (holder.name or None) if holder is not None else job.worker,
+        "worker_id": worker_of(job) or None,
         "next_attempt_at": written_time(job.run_at) if job.state is State.RETRYABLE else None,
         **({"scheduled_at": written_time(job.run_at)} if waits and job.state is State.SCHEDULED else {}),
     }
+
+
+def worker_of(job: Job) -> str:
+    """What the worker that has a job calls itself; "" if nobody has it, or its worker has no name."""
+    holder = holder_of(job.worker)
+    return holder.name if holder is not None else job.worker or ""
 
 
 def result_expires_at(job: Job) -> Time | None:

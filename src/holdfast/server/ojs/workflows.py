@@ -227,7 +227,7 @@ async def shown_workflow(ojs: Ojs, job: Job) -> dict[str, Any]:
     done = sum(one is not None and one.state is State.COMPLETED for one in mine)
     failed = sum(one is not None and one.state in SETTLED and one.state is not State.COMPLETED for one in mine)
     state = _state(job, run, len(mine), done, failed)
-    ended = written_time(job.finished_at) if state != "running" else None
+    ended = written_time(await _end_of(ojs, job)) if state != "running" else None
     shown = {
         "id": job.id,
         "type": "dag" if run.flow.kind == "graph" else run.flow.kind,
@@ -251,6 +251,14 @@ async def shown_workflow(ojs: Ojs, job: Job) -> dict[str, Any]:
         },
     }
     return {field: value for field, value in shown.items() if value is not None}
+
+
+async def _end_of(ojs: Ojs, job: Job) -> Time | None:
+    """When a workflow ended; None for one that hasn't. One that failed is in review, which is no end to us."""
+    if job.finished_at is not None or job.state not in SETTLED:
+        return job.finished_at
+    entries = await ojs.engine.history(job.id, max(0, job.version - 1))
+    return entries[-1].at if entries else None
 
 
 def _state(job: Job, run: FlowRun, count: int, done: int, failed: int) -> str:
