@@ -186,7 +186,7 @@ async def test_a_schedule_that_no_living_worker_declares_is_marked() -> None:
 async def test_a_schedule_without_any_living_worker_says_so() -> None:
     one = App("memory:")
     await one.schedules.put(every="1h", job=one.s("note"), name="put")
-    assert (await one.schedules.get("put")).trouble.startswith("no worker lives, so it doesn't fire")
+    assert (await one.schedules.get("put")).trouble.startswith("no worker is running, so it doesn't fire")
 
     await one.schedules.pause("put", by="ann")
     assert (await one.schedules.get("put")).trouble == ""
