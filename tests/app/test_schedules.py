@@ -44,7 +44,7 @@ MANY: dict[str, Any] = {"every": "1m", "job": plain, "name": "x"}
         ("0 0 30 2 *", {"job": plain}, "schedule x: cron '0 0 30 2 *' never fires"),
         ("@daily", {"job": plain, "tz": "Europe/Munich"}, "schedule x: there is no time zone 'Europe/Munich'"),
         ("@daily", {"job": plain, "tz": "berlin"}, "there is no time zone 'berlin'; did you mean Europe/Berlin?"),
-        (None, {"job": plain, "every": "1m", "tz": "Europe/Berlin"}, "tz= goes only with a cron expression"),
+        (None, {"job": plain, "every": "1m", "tz": "Europe/Berlin"}, "tz= works only with a cron expression"),
         (None, {"job": plain, "every": 0}, "every=0: give a time above 0"),
         (None, {"job": plain, "every": 0.01}, "schedule x: every= must be at least 1 s"),
         (None, {"job": plain, "every": "15x"}, "schedule x: every='15x' is not a duration"),

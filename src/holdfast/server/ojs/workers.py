@@ -176,7 +176,7 @@ async def nack(call: Call) -> Response:
 
 
 def _is_discarded(job: Job, code: str) -> bool:
-    """Whether a job that has failed for good is discarded, as its worker or its retry policy says. Else it is dead."""
+    """Whether a job with no retries left is discarded, as its worker or its retry policy says. Otherwise it is dead."""
     if code in ("DISCARD", "DEAD_LETTER"):
         return code == "DISCARD"
     retry = kept_of(job.options).options.get("retry")
