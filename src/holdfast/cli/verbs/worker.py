@@ -54,7 +54,7 @@ jobs were moved elsewhere. The worker wrote nothing more. Check the store before
 @click.option("--has", help="What this worker has for jobs with needs=, separated by commas: gpu,large.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve /metrics, /health and /ready at this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address of that port.")
-@click.option("--url", help="Use this store instead of the App's own.", callback=inherited_url)
+@click.option("--url", metavar="URL", help="Use this store instead of the App's own.", callback=inherited_url)
 @log_level_option
 @log_format_option
 def worker(
