@@ -39,12 +39,12 @@ MANY: dict[str, Any] = {"every": "1m", "job": plain, "name": "x"}
         (None, {"job": plain}, "schedule x: give one of a cron expression, every= and at="),
         ("@daily", MANY, "schedule x: give one of a cron expression, every= and at="),
         ("", {"job": plain}, "schedule x: the cron expression is empty"),
-        (15, {"job": plain}, "schedule x: 15 is no cron expression"),
-        ("61 * * * *", {"job": plain}, "schedule x: cron '61 * * * *': 61 is no minute; give 0 to 59"),
+        (15, {"job": plain}, "schedule x: 15 isn't a cron expression"),
+        ("61 * * * *", {"job": plain}, "schedule x: cron '61 * * * *': 61 isn't a valid minute; give 0 to 59"),
         ("0 0 30 2 *", {"job": plain}, "schedule x: cron '0 0 30 2 *' never fires"),
         ("@daily", {"job": plain, "tz": "Europe/Munich"}, "schedule x: there is no time zone 'Europe/Munich'"),
         ("@daily", {"job": plain, "tz": "berlin"}, "there is no time zone 'berlin'; did you mean Europe/Berlin?"),
-        (None, {"job": plain, "every": "1m", "tz": "Europe/Berlin"}, "tz= goes only with a cron expression"),
+        (None, {"job": plain, "every": "1m", "tz": "Europe/Berlin"}, "tz= works only with a cron expression"),
         (None, {"job": plain, "every": 0}, "every=0: give a time above 0"),
         (None, {"job": plain, "every": 0.01}, "schedule x: every= must be at least 1 s"),
         (None, {"job": plain, "every": "15x"}, "schedule x: every='15x' is not a duration"),
@@ -186,7 +186,7 @@ async def test_a_schedule_that_no_living_worker_declares_is_marked() -> None:
 async def test_a_schedule_without_any_living_worker_says_so() -> None:
     one = App("memory:")
     await one.schedules.put(every="1h", job=one.s("note"), name="put")
-    assert (await one.schedules.get("put")).trouble.startswith("no worker lives, so it doesn't fire")
+    assert (await one.schedules.get("put")).trouble.startswith("no worker is running, so it doesn't fire")
 
     await one.schedules.pause("put", by="ann")
     assert (await one.schedules.get("put")).trouble == ""

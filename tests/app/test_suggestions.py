@@ -104,8 +104,16 @@ def test_only_what_begins_alike_or_resembles_a_word_is_suggested(word: str, know
 def test_a_mistyped_setting_names_the_one_that_was_meant():
     with pytest.raises(Invalid, match=r"there is no setting lease_second; did you mean lease_seconds\?"):
         Settings(lease_second=3)
-    with pytest.raises(Invalid, match=r"there is no setting colour; there are beat_seconds, .*keep_days"):
+    with pytest.raises(Invalid, match=r"there is no setting colour; the settings are beat_seconds, .*keep_days"):
         Settings(colour="red")
+
+
+@pytest.mark.parametrize("value", ["2", "15s", None, [1], float("nan"), -1])
+def test_a_setting_that_is_no_number_above_zero_is_refused_in_one_line(value: Any):
+    with pytest.raises(Invalid) as refusal:
+        Settings(keep_days=value)
+
+    assert str(refusal.value) == f"setting keep_days={value!r}: give a number above 0"
 
 
 async def test_a_worker_warns_of_queues_and_stages_that_are_probably_misspelled(caplog: pytest.LogCaptureFixture):
@@ -118,6 +126,6 @@ async def test_a_worker_warns_of_queues_and_stages_that_are_probably_misspelled(
         pass
 
     assert [one.getMessage() for one in caplog.records if one.name == "holdfast.app"] == [
-        "queue vidoe: no job of this app has it; did you mean video?",
-        "job clip: stage drwa is no step of its module; did you mean draw?",
+        "queue vidoe: no job of this app uses it; did you mean video?",
+        "job clip: stage drwa isn't a step in its module; did you mean draw?",
     ]

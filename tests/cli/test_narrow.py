@@ -84,6 +84,17 @@ def test_only_a_job_begins_in_the_first_column_of_a_narrow_list(
     assert [line for line in first if not re.match("|".join(ids), line)] == []
 
 
+def test_only_headings_and_queues_begin_in_the_first_column_of_a_narrow_status(
+    cli: Cli, ids: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "40")
+
+    needs = cli.ok("status").partition("Needs a person\n")[2].splitlines()
+
+    assert "submitted" in " ".join(needs)
+    assert [line for line in needs if line and line[0] != " "] == ["Waits for an answer"]
+
+
 def test_status_names_jobs_that_wait_for_an_answer(cli: Cli, ids: list[str]):
     told = cli.ok("status")
 
@@ -101,3 +112,52 @@ def test_a_history_names_a_question_and_our_errors_in_words(cli: Cli, ids: list[
     assert "error: ItemsFailed: illustrate: 2 of 2 items failed" in failed
     assert "first failure: item 1 of 2" in " ".join(failed.split())
     assert "waits: a person's answer, for 2 d at most" in asked
+
+
+FAMILY = """
+from holdfast import App, sleep, wait_for
+app = App()
+
+@app.job(queue="families")
+async def page(number: int) -> int:
+    return await wait_for(f"page-{number}", as_=int)
+
+@app.job(queue="families")
+async def book(pages: int) -> list[int]:
+    return await page.map(range(pages))
+
+@app.job(queue="families")
+async def nap() -> None:
+    await sleep("2h")
+
+@app.job(queue="families")
+async def parent() -> int:
+    return await (await page.submit(9)).result()
+"""
+
+
+def test_a_history_and_a_list_of_children_show_no_names_that_only_holdfast_uses(cli: Cli, tmp_path: Path):
+    (tmp_path / "family.py").write_text(FAMILY)
+    app = load_app(str(tmp_path / "family.py:app"))
+
+    async def run() -> list[str]:
+        runs = []
+        for type, args in {"book": [2], "nap": [], "parent": []}.items():
+            spec = app.registry.get(type)
+            assert spec is not None
+            runs.append(await DecoratedJob[Any, Any](app.open, spec).submit(*args))
+        async with app.worker():
+            for run in runs:
+                async for _ in run.follow():
+                    if (await run.status()).state in (State.SCHEDULED, State.PENDING):
+                        break
+        await app.close()
+        return [run.id for run in runs]
+
+    book, nap, parent = (cli.ok("show", id) for id in asyncio.run(asyncio.wait_for(run(), 60)))
+
+    assert "waits: children of page.map()" in book
+    assert re.search(r"page +pending +page\.map\(\)$", book, re.MULTILINE)
+    assert "waits: 2 h\n" in nap
+    assert re.search(r"waits: child [0-9a-f]{8}$", parent, re.MULTILINE)
+    assert "~" not in book + parent

@@ -120,7 +120,7 @@ def test_what_is_wrong_is_one_line(cli: Cli, words: list[str], message: str):
 
 
 def test_doctor_tells_of_a_schedule_in_trouble(cli: Cli):
-    assert "morning: no worker lives, so it doesn't fire; start one" in cli("doctor").stdout
-    assert "no worker lives, so it doesn't fire" in cli.ok("schedules")
+    assert "morning: no worker is running, so it doesn't fire; start one" in cli("doctor").stdout
+    assert "no worker is running, so it doesn't fire" in cli.ok("schedules")
     cli.ok("schedules", "pause", "morning")
     assert "1 schedule, none in trouble" in cli("doctor").stdout

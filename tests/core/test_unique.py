@@ -54,7 +54,7 @@ def test_texts_that_look_the_same_are_the_same():
         ({"by": ("args",), "then": "retrun"}, "Unique(then='retrun') is unknown; did you mean return?"),
         ({"by": ("args",), "states": ()}, "Unique(states=()): give a tuple of states"),
         ({"by": ("args",), "states": "active"}, "Unique(states='active'): give a tuple of states"),
-        ({"by": ("args",), "states": ("availble",)}, "'availble' is no state of a job; did you mean available?"),
+        ({"by": ("args",), "states": ("availble",)}, "'availble' isn't a state of a job; did you mean available?"),
         ({"by": ("args",), "states": ("completed",), "then": "replace"}, "has ended and can't be replaced"),
         ({"by": ("args",), "within": 0}, "Unique(within=0): give a time above 0"),
         ({"by": ("args",), "within": "soon"}, "'soon'"),

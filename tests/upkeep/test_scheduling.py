@@ -352,7 +352,7 @@ async def test_a_tick_into_a_full_queue_is_skipped_and_says_so(play: Play) -> No
     assert await play.fired() == [tick(1), tick(2)]
     one = await play.schedule()
     assert one.skipped == 2
-    assert one.error.startswith("queue default is full: 2 jobs wait, and at most 2 may; a tick had no job")
+    assert one.error.startswith("queue default is full: 2 jobs wait, and at most 2 may; a tick submitted no job")
 
     await play.ends(jobs[0])
     play.passes(MINUTE)
@@ -472,7 +472,7 @@ def test_a_clock_that_jumps_is_one_clear_line_where_there_are_schedules(
         assert told == []
         return
     ahead, back = told
-    assert ahead.startswith("the store's clock jumped ahead by 1 h: ticks in between count as missed")
+    assert ahead.startswith("the store's clock jumped ahead by 1 h: the ticks in between count as missed")
     assert back.startswith("the store's clock went back by 2 h: no tick fires twice")
 
 
@@ -516,7 +516,7 @@ async def test_a_moment_that_nobody_lived_through_is_told_once(play: Play) -> No
 
     assert await play.fired() == []
     _, change = (await play.schedule("launch")).changes
-    assert change.what.startswith(f"missed at {iso(START + HOUR)}: no worker lived that could fire it")
+    assert change.what.startswith(f"missed at {iso(START + HOUR)}: no worker that could fire it was running")
 
 
 @played

@@ -264,7 +264,7 @@ async def test_bad_amounts_are_refused_in_one_line(app):
         @app.job(name="film", budget={"usd": -5})
         async def film() -> None: ...
 
-    with pytest.raises(Invalid, match=r"job eur: budget: 'eur' is no currency; there are usd and tokens"):
+    with pytest.raises(Invalid, match=r"job eur: budget: 'eur' isn't a currency; there are usd and tokens"):
 
         @app.job(name="eur", budget={"eur": 5})
         async def eur() -> None: ...

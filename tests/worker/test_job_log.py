@@ -118,7 +118,7 @@ async def test_a_cancelled_job_and_a_released_one_say_so(app, told):
 
     assert lines(told(cancelled))[1] == f"job {cancelled.id} (film) was cancelled after N ms"
     assert lines(told(released))[1:] == [
-        f"job {released.id} (film) released after N ms: its worker is stopping, and another one continues it"
+        f"job {released.id} (film) released after N ms: its worker is stopping, and another worker continues it"
     ]
     assert outcomes([*told(cancelled), *told(released)]) == ["", "cancelled", "", "released"]
 

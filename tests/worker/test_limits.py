@@ -780,7 +780,7 @@ async def test_nested_limits_are_taken_in_one_order(app, engine):
     async def right() -> int:
         return await around()
 
-    assert "could wait for each other for ever" in await refusal(app, await wrong.submit())
+    assert "could wait for each other forever" in await refusal(app, await wrong.submit())
     run = await right.submit()
     await finished(app, run)
     assert await run.result() == 1

@@ -322,7 +322,7 @@ async def test_a_job_whose_own_code_is_throttled_comes_back_and_has_used_no_atte
     assert entries[0].note["throttled"].startswith("Throttled" if kind == "explicit" else "TooMany")
     assert len(kept) == (1 if colour == "async" else 0)
     assert "limit api: closed for all workers for 60.0 s" in caplog.text
-    assert "runs again in 60.0 s, at no cost of an attempt" in caplog.text
+    assert "runs again in 60.0 s; this uses no attempt" in caplog.text
 
 
 async def test_a_job_without_limits_rests_when_its_code_says_so_and_fails_when_only_a_response_does(app):

@@ -194,8 +194,8 @@ class App:
         opening.set_result(True)
 
     async def _check_here(self) -> None:
-        """Refuse a store whose jobs were moved away: a worker would wait there for ever. And one in the memory of an
-        isolated step's process, which nobody else would see.
+        """Refuse a store whose jobs were moved away: a worker would wait there forever. And refuse a store in memory in
+        an isolated step's process, which no other process would see.
         """
         if job_outside() is not None and self.engine.guarantees.durable == "nothing":
             await self.engine.close()

@@ -77,7 +77,7 @@ class Beside:
         await asyncio.wait([asyncio.wrap_future(idle)], timeout=DRAIN_SECONDS)
         self._is_given_up = idle.cancel()
         if self._is_given_up:
-            log.warning("hooks are still busy after %g s; nobody waits for them any longer", DRAIN_SECONDS)
+            log.warning("hooks are still busy after %g s; this process no longer waits for them", DRAIN_SECONDS)
 
     def drain_at_exit(self) -> None:
         """Wait for what is queued before the process ends, but not for long."""

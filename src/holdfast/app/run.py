@@ -83,7 +83,7 @@ class Run(Generic[R]):
         """Wait until the job settles, and return its result.
 
         Raises JobFailed if the job needs a person or was given up, JobCancelled if it was cancelled, and TimeoutError
-        if it hasn't settled within `timeout`. While the store or its server is away, the wait goes on: until
+        if it hasn't settled within `timeout`. While the store or its server is away, the wait continues: until
         then, or without a timeout for a minute.
         """
         attempt = attempt_here()

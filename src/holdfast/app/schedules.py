@@ -51,7 +51,7 @@ class Schedules:
         jitter: Duration | None = None,
         by: str = CALLER,
     ) -> ScheduleView:
-        """Make a schedule in the store, or change one that was put before. For the options, see `App.schedule`.
+        """Create a schedule in the store, or change one. For the options, see `App.schedule`.
 
         A schedule that code declares is refused. This one stays until you remove it. Any worker that knows its job
         fires it.
@@ -117,7 +117,7 @@ def define_with(
 ) -> Definition:
     """Like `define`, with the job as data."""
     if cron is not None and not isinstance(cron, str):
-        raise Invalid(f"schedule {name}: {cron!r} is no cron expression; give text like '0 9 * * mon-fri'")
+        raise Invalid(f"schedule {name}: {cron!r} isn't a cron expression; give text like '0 9 * * mon-fri'")
     if cron == "":
         raise Invalid(f"schedule {name}: the cron expression is empty; give one like '0 9 * * mon-fri'")
     definition = Definition(

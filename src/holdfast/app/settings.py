@@ -13,12 +13,12 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 
 
 class _KnownNames(StructMeta):
-    """Refuses settings that there are not, with the name that was probably meant."""
+    """Refuses unknown settings, and suggests the name that was probably meant."""
 
     def __call__(cls, *args: Any, **given: Any) -> Any:
         for name in given:
             if name not in cls.__struct_fields__:
-                hint = suggest(name, cls.__struct_fields__) or f"; there are {', '.join(cls.__struct_fields__)}"
+                hint = suggest(name, cls.__struct_fields__) or f"; the settings are {', '.join(cls.__struct_fields__)}"
                 raise Invalid(f"there is no setting {name}{hint}")
         return super().__call__(*args, **given)
 
@@ -45,8 +45,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=_KnownNames):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if not getattr(self, name) > 0:
-                raise Invalid(f"setting {name}={getattr(self, name)}: give a number above 0")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value > 0:
+                raise Invalid(f"setting {name}={value!r}: give a number above 0")
         if self.lease_seconds < 3 * self.beat_seconds:
             raise Invalid(
                 f"lease_seconds={self.lease_seconds} with beat_seconds={self.beat_seconds}: "

@@ -14,7 +14,7 @@ def warn_of_queues(queues: Sequence[str], known: Sequence[str]) -> None:
     """Warn of a queue that no job of the app is sent to, and whose name resembles one that some are."""
     for queue in queues:
         if queue not in known and (hint := suggest(queue, known)):
-            log.warning("queue %s: no job of this app has it%s", queue, hint)
+            log.warning("queue %s: no job of this app uses it%s", queue, hint)
 
 
 def warn_of_stages(registry: Registry) -> None:
@@ -25,7 +25,7 @@ def warn_of_stages(registry: Registry) -> None:
         known = _steps_beside(spec)
         for stage in spec.options.stages:
             if stage not in known and (hint := suggest(stage, known)):
-                log.warning("job %s: stage %s is no step of its module%s", spec.type, stage, hint)
+                log.warning("job %s: stage %s isn't a step in its module%s", spec.type, stage, hint)
 
 
 def _steps_beside(spec: JobSpec) -> set[str]:

@@ -131,5 +131,5 @@ class ObjectBlobs(BlobStore):
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an error: those of obstore go on for a page."""
+    """The first line of an error: those of obstore fill a page."""
     return " ".join(str(error).strip().partition("\n")[0].split())[:300]

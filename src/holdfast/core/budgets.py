@@ -114,7 +114,7 @@ def cost_of(what: str, given: Any, names: Sequence[str]) -> Cost | None:
 
 def _amounts(call: str, given: Any) -> dict[str, int]:
     if not isinstance(given, Mapping):
-        raise Invalid(f"{call}: {given!r} is no cost; give a dict such as {{'usd': 0.04}}")
+        raise Invalid(f"{call}: {given!r} isn't a cost; give a dict such as {{'usd': 0.04}}")
     return amounts_of(call, given)
 
 

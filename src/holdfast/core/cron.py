@@ -199,9 +199,11 @@ def _number(text: str, field: Field, word: str) -> int:
         return number
     if not word.isdigit():
         hint = suggest(word, field.words) if field.words else ""
-        raise Invalid(f"cron {text!r}: {word!r} is no {field.name}{hint or f'; give {field.first} to {field.last}'}")
+        raise Invalid(
+            f"cron {text!r}: {word!r} isn't a valid {field.name}{hint or f'; give {field.first} to {field.last}'}"
+        )
     if not field.first <= int(word) <= field.last:
-        raise Invalid(f"cron {text!r}: {word} is no {field.name}; give {field.first} to {field.last}")
+        raise Invalid(f"cron {text!r}: {word} isn't a valid {field.name}; give {field.first} to {field.last}")
     return int(word)
 
 

@@ -146,7 +146,7 @@ def check_definition(name: str, one: Definition) -> Definition:
         except Invalid as error:
             raise Invalid(f"{what}: {error}") from None
     elif one.tz != "UTC":
-        raise Invalid(f"{what}: tz= goes only with a cron expression; leave it out")
+        raise Invalid(f"{what}: tz= works only with a cron expression; leave it out")
     if one.every_ms and one.every_ms < SHORTEST_MS:
         raise Invalid(f"{what}: every= must be at least {in_words(SHORTEST_MS)}")
     for option, value, known in (("missed", one.missed, MISSED), ("overlap", one.overlap, OVERLAP)):

@@ -34,7 +34,7 @@ def amounts_of(call: str, given: Mapping[str, Any]) -> dict[str, int]:
     for name, number in given.items():
         if name not in CURRENCIES:
             hint = suggest(name, CURRENCIES) or f"; there are {' and '.join(CURRENCIES)}"
-            raise Invalid(f"{call}: {name!r} is no currency{hint}")
+            raise Invalid(f"{call}: {name!r} isn't a currency{hint}")
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= MOST:
             raise Invalid(f"{call}: {name}={number!r}: give a number from 0 to {MOST:,}")
         if amount := round(number * MILLION):

@@ -93,7 +93,7 @@ def throttle_of_job(error: BaseException | None, now: float, *, is_limited: bool
 
 
 def with_step(error: Exception) -> Exception:
-    """Return an exception that a step has raised for good, so that it says nothing about its job."""
+    """Mark an exception that a step has raised after its last try, so that it doesn't also slow down its job."""
     with suppress(AttributeError, TypeError):
         error.holdfast_of_step = True  # type: ignore[attr-defined]
     return error

@@ -69,7 +69,7 @@ class Unique(Struct, frozen=True, kw_only=True):
         for state in self.states:
             if state not in tuple(State):
                 hint = suggest(str(state), tuple(State)) or f"; the states are {', '.join(State)}"
-                raise Invalid(f"Unique(states=…): {state!r} is no state of a job{hint}")
+                raise Invalid(f"Unique(states=…): {state!r} isn't a state of a job{hint}")
         ended = [state for state in self.states if state in TERMINAL]
         if ended and self.then == REPLACE:
             raise Invalid(f"Unique(states=…): a job that is {ended[0]} has ended and can't be replaced; leave it out")

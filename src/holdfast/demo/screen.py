@@ -195,7 +195,7 @@ def summary(figures: Figures, killed: Killed, seconds: float, claims: int, attem
         (
             "provider",
             f"{figures.calls} calls",
-            f"{figures.busy} told to wait (429), at no try; {figures.broken} failed (500), tried again",
+            f"{figures.busy} told to wait (429), which uses no try; {figures.broken} failed (500), tried again",
         ),
         ("attempts", str(attempt), f"{claims} claims: losing a worker costs no attempt"),
     ]

@@ -130,13 +130,13 @@ def _trouble(one: Schedule, fine: bool, alive: Sequence[Presence], now: Time) ->
         return one.error
     if one.after - now > AHEAD_MS:
         return (
-            f"its last tick is {in_words(one.after - now)} ahead of the store's clock, which was wrong then or is "
-            "wrong now; it rests until the clock is there, or until holdfast schedules resume"
+            f"its last tick is {in_words(one.after - now)} ahead of the store's clock, so the clock was wrong "
+            "then or is wrong now; it fires again once the clock has caught up, or after holdfast schedules resume"
         )
     if fine or one.paused is not None:
         return ""
     if not alive:
-        return "no worker lives, so it doesn't fire; start one: holdfast worker MODULE:APP"
+        return "no worker is running, so it doesn't fire; start one: holdfast worker MODULE:APP"
     if one.is_code:
         return "no living worker declares it, so it doesn't fire; start a worker with its code, or remove it"
     return f"no living worker knows its job {one.definition.job.type}, so it doesn't fire; start one, or remove it"

@@ -117,8 +117,8 @@ def refused(one: Schedule, plan: Plan, error: str, after: Time, now: Time) -> Sc
 def full_words(full: QueueFull) -> str:
     """Why a tick has no job: its queue is full."""
     return (
-        f"queue {full.queue} is full: {full.depth:,} jobs wait, and at most {full.most_waiting:,} may; a tick had no "
-        "job; start more workers, raise most_waiting, or fire less often"
+        f"queue {full.queue} is full: {full.depth:,} jobs wait, and at most {full.most_waiting:,} may; a tick "
+        "submitted no job; start more workers, raise most_waiting, or fire less often"
     )
 
 
@@ -129,7 +129,7 @@ def missed(one: Schedule, moment: Time, by: str, now: Time) -> Schedule:
 
 def missed_words(moment: Time) -> str:
     """What became of a schedule for one moment that nobody lived through."""
-    return f"missed at {iso(moment)}: no worker lived that could fire it, so it has no job (missed='skip')"
+    return f"missed at {iso(moment)}: no worker that could fire it was running, so no job was submitted (missed='skip')"
 
 
 def _tick_job(name: str, one: Schedule, what: str, at: Time, now: Time, *, tick: Time | None = None) -> Job:

@@ -52,7 +52,7 @@ class Origins:
             raise Problem(403, "foreign_origin", f"a page of {origin[:100]} may not change anything here")
         site = headers.get("sec-fetch-site", "none")
         if site in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
-            raise Problem(403, "foreign_origin", "a page of another site may not ask this server")
+            raise Problem(403, "foreign_origin", "a page of another site may not send requests to this server")
         if site == "cross-site" and method not in _SAFE_METHODS:
             raise Problem(403, "foreign_origin", "a page of another site may not change anything here")
 
@@ -65,7 +65,7 @@ class Origins:
         raise Problem(
             421,
             "foreign_host",
-            f"this server isn't called {name[:100]!r}; name it with --allow-host, or names= where it is mounted",
+            f"this server doesn't answer as {name[:100]!r}; name it with --allow-host, or names= where it is mounted",
         )
 
 

@@ -77,7 +77,7 @@ class Listener:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception as error:
-            log.error("this worker has no metrics any more: %s: %s", type(error).__name__, error)
+            log.error("this worker no longer serves metrics: %s: %s", type(error).__name__, error)
         finally:
             self._loop.close()
 
@@ -167,7 +167,7 @@ async def _path(reader: asyncio.StreamReader) -> str:
     """Read a request and return its path, or raise ValueError."""
     words = (await reader.readline()).split()
     if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
-        raise ValueError("this is no GET request")
+        raise ValueError("only GET is possible here")
     for _ in range(LINES_LIMIT):
         if (await reader.readline()) in (b"\r\n", b"\n", b""):
             break

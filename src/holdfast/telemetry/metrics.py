@@ -28,7 +28,7 @@ class Metric(Struct, frozen=True):
 
 JOBS = Metric("holdfast_jobs", "gauge", "Jobs in the store.", ("queue", "state"))
 OLDEST_DUE = Metric(
-    "holdfast_oldest_due_seconds", "gauge", "How long the job that waits longest could have started.", ("queue",)
+    "holdfast_oldest_due_seconds", "gauge", "How long ago the oldest waiting job could have started.", ("queue",)
 )
 QUEUE_PAUSED = Metric("holdfast_queue_paused", "gauge", "1 while a queue is paused.", ("queue",))
 REVIEW_DEPTH = Metric("holdfast_review_depth", "gauge", "Jobs in review, which need a person.")

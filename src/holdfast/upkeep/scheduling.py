@@ -251,14 +251,14 @@ class Scheduling:
             return
         if jump > JUMP_MS:
             log.warning(
-                "the store's clock jumped ahead by %s: ticks in between count as missed, and each schedule's missed= "
-                "decides about them",
+                "the store's clock jumped ahead by %s: the ticks in between count as missed, and each schedule's "
+                "missed= decides what to do about them",
                 in_words(jump),
             )
         elif jump < -JUMP_MS:
             log.warning(
-                "the store's clock went back by %s: no tick fires twice, so schedules rest until it has caught up; "
-                "holdfast schedules resume NAME lets one fire at once",
+                "the store's clock went back by %s: no tick fires twice, so schedules pause until it has caught up; "
+                "to let one fire again now: holdfast schedules resume NAME",
                 in_words(-jump),
             )
 

@@ -48,7 +48,7 @@ def log_committed(held: HeldJob, event: str) -> None:
     if event == Event.COMPLETE:
         _log_end(held, logging.INFO, "completed", f"completed after {DURATION}")
     elif event == Event.RELEASE:
-        text = f"released after {DURATION}: its worker is stopping, and another one continues it"
+        text = f"released after {DURATION}: its worker is stopping, and another worker continues it"
         _log_end(held, logging.INFO, "released", text)
 
 

@@ -179,7 +179,7 @@ class StepPermits:
         return call.uses
 
     def _check_nesting(self, call: Call) -> None:
-        """Refuse what could wait for itself for ever, or a limit that no worker of this job declares."""
+        """Refuse what could wait for itself forever, or a limit that no worker of this job declares."""
         job, spec = self._attempt.job, call.spec
         if not call.parent and id(spec) in self._fixed:
             return  # it was checked before, and no step is around it
@@ -194,14 +194,14 @@ class StepPermits:
                 )
             if limit.name in own:
                 raise Invalid(
-                    f"step {spec.name} asks for limit {limit.name}, which its job holds already, so it could wait for "
-                    "ever; give the limit to the job or to the step, not to both"
+                    f"step {spec.name} asks for limit {limit.name}, which its job holds already, so it could wait "
+                    "forever; give the limit to the job or to the step, not to both"
                 )
             for path, held in around:
                 if held.name == limit.name:
                     raise Invalid(
                         f"step {spec.name} asks for limit {limit.name}, which step {path} around it holds already, so "
-                        "it could wait for ever; give the limit to one of them"
+                        "it could wait forever; give the limit to one of them"
                     )
                 _check_order(f"step {spec.name}", limit, f"step {path} around it", held)
             if call.parent:  # only then the job keeps its slot and its permits while the step waits
@@ -277,7 +277,7 @@ def _check_order(who: str, limit: Limit, holder: str, held: Limit) -> None:
     if held.at_once and limit.at_once and limit.name < held.name:
         raise Invalid(
             f"{who} asks for limit {limit.name} while {holder} holds limit {held.name}: two that do so in opposite "
-            "orders could wait for each other for ever; give both limits to the outer one, or choose names so that the "
+            "orders could wait for each other forever; give both limits to the outer one, or choose names so that the "
             "outer limit comes first in the alphabet"
         )
 

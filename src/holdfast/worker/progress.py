@@ -160,7 +160,7 @@ class Progress:
         """Note that a step's provider asked to slow down. Logs it and requests a heartbeat."""
         held, line = self._held, line_of(error)
         log.warning(
-            "job %s (%s): step %s: the provider asks to slow down: %s; next call in %.1f s, at no cost of a try",
+            "job %s (%s): step %s: the provider asks to slow down: %s; next call in %.1f s; this uses no try",
             held.job.id, held.job.type, path, line, ms / 1_000,
         )  # fmt: skip
         with self._lock:

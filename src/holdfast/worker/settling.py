@@ -206,9 +206,8 @@ class Settling:
         if stop == SUSPENDED:
             log_waiting(attempt, attempt.waits)
         elif stop == LOST:
-            text = (
-                f"lost its lease (epoch {attempt.job.epoch}) after {DURATION} and was stopped here; others continue it"
-            )
+            text = f"lost its lease (epoch {attempt.job.epoch}) after {DURATION} and was stopped here"
+            text += "; another worker continues it"
             log_stopped(attempt, logging.WARNING, LOST, text)
         elif doubts:
             text = f"was cancelled after {DURATION}; {', '.join(doubts)} may have happened: begun and not recorded"

@@ -36,7 +36,7 @@ class StepClocks:
                 del self._around[around]
 
     def recount(self, running: Collection[str]) -> bool:
-        """Stop the clocks of the steps that only wait now, and let the others go on; return whether anything runs."""
+        """Stop the clocks of the steps that only wait now, keep the others running; return whether any step runs."""
         if not self._around and not self._still:
             return bool(running)
         busy = [path for path in running if path not in self._around]

@@ -145,7 +145,7 @@ def rest_after(attempt: Attempt, error: BaseException | None, throttle: Throttle
     line, until = line_of(error), now + throttle.ms
     cargo["note"] = {**cargo["note"], "throttled": line}
     log.warning(
-        "job %s (%s): the provider asks to slow down: %s; runs again in %.1f s, at no cost of an attempt",
+        "job %s (%s): the provider asks to slow down: %s; runs again in %.1f s; this uses no attempt",
         job.id, job.type, line, throttle.ms / 1_000,
     )  # fmt: skip
     return _rest(attempt, now, by, until, cargo)

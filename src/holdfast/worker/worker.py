@@ -392,7 +392,7 @@ class Worker:
         held = {*slots.running.values(), *slots.attempts}
         for lease in beat.stray:
             if lease not in held:
-                slots.spawn(self._giving_up.release(lease, "its worker held it without knowing"))
+                slots.spawn(self._giving_up.release(lease, "its worker held it without knowing that"))
 
     async def _hear_news(self) -> None:
         """Learn at once when a job is taken from us. The heartbeat then says which."""

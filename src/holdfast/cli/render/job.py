@@ -22,6 +22,7 @@ from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.story import describe_entry
 from holdfast.jobs.views.text import error_text, name_some, one_line, plural, short_id
 from holdfast.jobs.views.tree import lines
+from holdfast.jobs.views.waits import group_words
 from holdfast.safe_text import clean
 
 STEPS_SHOWN = 40
@@ -186,10 +187,12 @@ def _print_children(out: Console, children: Sequence[Job]) -> None:
     if not children:
         return
     _print_heading(out, f"Children: {len(children):,}")
-    table = plain_table("", "id", "type", "state", "group")
+    made_by = {child.id: group_words(child.group or "") for child in children[:CHILDREN_SHOWN]}
+    headings = ["group"] if any(made_by.values()) else []
+    table = plain_table("", "id", "type", "state", *headings)
     for child in children[:CHILDREN_SHOWN]:
-        group = last_cell(one_line(child.group or "", 40))
-        table.add_row("", short_id(child.id), child.type, state_text(child.state), group)
+        last = [last_cell(made_by[child.id])] if headings else []
+        table.add_row("", short_id(child.id), child.type, state_text(child.state), *last)
     out.print(table)
     if len(children) > CHILDREN_SHOWN:
         out.print(f"  and {len(children) - CHILDREN_SHOWN:,} more: --json", style="dim")

@@ -122,26 +122,26 @@ def unknown_lines(queues: Sequence[QueueSummary]) -> Iterator[Text]:
 
 def _running_lines(one: Status, *, is_lost: bool) -> Iterator[RenderableType]:
     """Yield one active job: its stage, its progress, its worker."""
-    head = Text("  ") + Text(one.type, style="bold") + Text(f" {short_id(one.id)}", style="cyan")
+    head = Text(one.type, style="bold") + Text(f" {short_id(one.id)}", style="cyan")
     if one.stage:
         head += Text(f"  {stage_words(one)}")
     if one.running_ms is not None:
         head += Text(f"  for {span(one.running_ms)}", style="dim")
-    yield head
+    yield Hanging(head, 2, hang=2)
     progress = progress_line(one)
     if progress.plain:
-        yield Text("    ") + progress
+        yield Hanging(progress, 4)
     if one.limited is not None:
         yield Padding(Text(str(one.limited), "yellow"), (0, 0, 0, 4))
     if one.retrying is not None:
         yield Padding(Text(retry_line(one), "yellow"), (0, 0, 0, 4))
-    owner = Text(f"    {', '.join(owner_words(one))}", style="dim")
-    yield Text() + owner + Text(", which is not responding" if is_lost else "", style="yellow")
+    owner = Text(", ".join(owner_words(one)), style="dim")
+    yield Hanging(Text() + owner + Text(", which is not responding" if is_lost else "", style="yellow"), 4, hang=2)
 
 
 def _review_lines(job: Job, now: Time) -> Iterator[RenderableType]:
-    head = Text("  ") + Text(job.type, style="bold") + Text(f" {short_id(job.id)}", style="cyan")
-    yield head + Text(f"  submitted {ago(job.created_at, now)}", style="dim")
+    head = Text(job.type, style="bold") + Text(f" {short_id(job.id)}", style="cyan")
+    yield Hanging(head + Text(f"  submitted {ago(job.created_at, now)}", style="dim"), 2, hang=2)
     if job.error is not None:
         yield Padding(Text(error_line(job.error), "red", no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 

@@ -35,13 +35,15 @@ Examples:
 \b
 Serves the jobs over HTTP on this machine and runs them. Watches the .py files below the module's
 folder. When one changes, the process stops (its running jobs are handed over and lose no attempt)
-and a new one starts. Ctrl-C or a closed terminal ends all.
+and a new one starts. Ctrl-C or a closed terminal ends both.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--queues", help="Queues in order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0 picks a free port."
+)
 @click.option("--url", metavar="URL", help="Use this store instead of the App's own.", callback=inherited_url)
 @log_level_option
 @log_format_option

@@ -39,7 +39,7 @@ Examples:
 With MODULE:APP, checks the App's own store (unless --url names another), and whether the App
 fits the jobs that aren't finished there: their types, their recorded steps, their arguments, and
 the recorded results. Run it with the new code before a deploy. The exit code is 1 if a check
-fails, as it does if a run that has begun would break; warnings don't count. --json has every
+fails, or if a run that has begun would break; warnings don't count. --json has every
 reason with the ids of its jobs.
 """
 )

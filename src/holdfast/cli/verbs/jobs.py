@@ -101,7 +101,7 @@ def _show(page: list[Job], more: bool, now: Time, hint: str, spent: Mapping[str,
             table.add_row(id, kind, queue, state_text(job.state), *rest, last_cell(remark(job)))
         out.print(table)
     if more:
-        out.print(f"more: the same with --after {short_id(page[-1].id)}", style="dim")
+        out.print(f"for more, add --after {short_id(page[-1].id)}", style="dim")
 
 
 def _show_lines(out: Console, page: list[Job], now: Time, spent: Mapping[str, str]) -> None:

@@ -94,8 +94,8 @@ Examples:
   holdfast limits set openai --rate 100/m --burst 10 --reason "they asked us to"
 
 \b
-What you set beats what code declares, also after a deploy, until you reset it. A lowered limit
-takes effect as running steps end.
+Your settings override those in the code, even after a deploy, until you reset them. A lowered
+limit takes effect as running steps end.
 """,
 )
 @click.argument("name")
@@ -112,7 +112,7 @@ def set_one(
     reason: str,
     url: str | None,
 ) -> None:
-    """Set a limit, whatever code declares."""
+    """Set a limit, and override the code."""
 
     async def work(jobs: Jobs) -> None:
         limit = await jobs.set_limit(name, at_once=at_once, rate=rate, burst=burst, by=whoami(), reason=reason)
@@ -131,7 +131,7 @@ Examples:
 @reason_option
 @url_option
 def reset(name: str, reason: str, url: str | None) -> None:
-    """Let the settings in code count again."""
+    """Use the settings in the code again."""
 
     async def work(jobs: Jobs) -> None:
         limit = await jobs.reset_limit(name, by=whoami(), reason=reason)
@@ -147,7 +147,8 @@ Examples:
   holdfast limits close tokens/gpt-4 --for 1h --reason "quota used up"
 
 \b
-Nothing new starts under a closed limit; running calls continue. It opens gently: a few calls first.
+While a limit is closed, no new call starts, and running calls continue. When it opens, a few calls
+start first.
 """
 )
 @click.argument("name")

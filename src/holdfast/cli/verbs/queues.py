@@ -127,9 +127,10 @@ Examples:
   holdfast queues set video --most-waiting 5000 --reason "the disk is nearly full"
 
 \b
-What you set beats what code declares with app.queue, also after a deploy, until you reset it. It counts
-for programs whose code declares the queue. If more jobs wait than that already, new ones are refused
-until fewer do, or the next submit sheds the oldest, as code says; by itself nothing is shed.
+Your bound overrides the one that the code declares with app.queue, even after a deploy, until you
+reset it. It applies to programs whose code declares the queue. If more jobs than that wait already,
+nothing happens to them at once. The next submit is refused, or sheds the oldest jobs, as the code
+says.
 """,
 )
 @click.argument("name")
@@ -137,7 +138,7 @@ until fewer do, or the next submit sheds the oldest, as code says; by itself not
 @reason_option
 @url_option
 def set_one(name: str, most_waiting: int, reason: str, url: str | None) -> None:
-    """Set how many jobs may wait in a queue, whatever code declares."""
+    """Set how many jobs may wait in a queue, and override the code."""
 
     async def work(jobs: Jobs) -> None:
         bound = await jobs.set_bound(name, most_waiting, by=whoami(), reason=reason)
@@ -158,7 +159,7 @@ Examples:
 @click.argument("name")
 @url_option
 def reset(name: str, url: str | None) -> None:
-    """Let the bound in code count again."""
+    """Use the bound in the code again."""
 
     async def work(jobs: Jobs) -> None:
         bound = (await jobs.reset_bound(name)).now(name)

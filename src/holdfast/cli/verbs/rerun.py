@@ -46,10 +46,11 @@ Examples:
 Rejects the results of recorded steps and runs them again. STEP is a path as holdfast show --json
 prints it, a name as holdfast show prints it, or draw#3 for the third draw that the code
 calls. Steps that receive a changed value run again, too; everything else is kept.
-A job in review is replayed. A job that has ended stays as it is, and a new run is made of it.
+A job in review is replayed. A job that has ended stays as it is, and the steps run in a new run.
 In the step, current().feedback has the feedback, and current().rejected the rejected result.
---args replaces the step's own arguments. --older-code selects the steps whose function had other
-source when it ran: holdfast show --json has a fingerprint of that source with each step.
+--args replaces the step's own arguments. --older-code selects the steps whose
+function has changed since they ran. Holdfast compares fingerprints of the source; holdfast show
+--json has the fingerprint of each step.
 """
 )
 @click.argument("id", shell_complete=job_ids())

@@ -89,7 +89,7 @@ def _lines(one: ScheduleView, now: Time) -> Iterator[Text]:
     if one.waiting is not None:
         yield Text(f"  the tick of {_clock(one, one.waiting)} waits for the end of that job")
     if one.skipped:
-        why = "the job before had not ended, or there could be none"
+        why = "the job before had not ended, or none could be submitted"
         yield Text(f"  {plural(one.skipped, 'tick')} skipped: {why}", style="dim")
     if one.trouble:
         yield Text(f"  {one_line(one.trouble, 400)}", style="red")
@@ -166,7 +166,7 @@ Examples:
   holdfast schedules resume morning
 
 \b
-Ticks during the pause are not made up for.
+Ticks during the pause don't fire later.
 """
 )
 @click.argument("name")
@@ -190,7 +190,7 @@ Examples:
   holdfast schedules run morning
 
 \b
-Its ticks stay as they are. A paused schedule can be run, too.
+The schedule's ticks don't change. You can also run a paused schedule.
 """
 )
 @click.argument("name")
@@ -240,8 +240,8 @@ Examples:
 \b
 With --app the arguments are checked, and the job gets the options of its @app.job: queue, retries,
 timeout and so on. Without it they are stored as they are.
---missed: what becomes of ticks at which no worker runs that knows the job.
---overlap: what a tick does while the last job still runs.
+--missed: what to do about ticks that passed while no worker knew the job.
+--overlap: what to do at a tick while the last job is still running.
 """
 )
 @click.argument("name")
@@ -260,7 +260,7 @@ timeout and so on. Without it they are stored as they are.
 @app_option
 @url_option
 def put(name: str, target: str | None, url: str | None, **given: Any) -> None:
-    """Make a schedule in the store, or change one that was put before."""
+    """Create a schedule in the store, or change one."""
     text, queue = read_text("--args", given["text"]), given["queue"]
     if target is None:
         args = parse_arguments("--args", text)

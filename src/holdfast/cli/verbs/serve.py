@@ -36,14 +36,16 @@ On SIGTERM or Ctrl-C it accepts no more requests, open ones may finish, and even
 """
 )
 @click.argument("target", metavar="[MODULE:APP]", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address, or unix:PATH.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, or unix:PATH.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0 picks a free port."
+)
 @click.option("--with-worker", is_flag=True, help="Run the jobs of MODULE:APP in the same process.")
 @click.option("--queues", help="With --with-worker: queues in order, separated by commas.")
 @click.option(
     "--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="With --with-worker: slots."
 )
-@click.option("--has", help="With --with-worker: what jobs may need of it, separated by commas.")
+@click.option("--has", help="With --with-worker: what it has for jobs with needs=, separated by commas.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Server processes.")
 @click.option("--allow-host", "names", multiple=True, metavar="NAME", help="Another host name to accept: your proxy's.")
 @click.option("--no-auth", is_flag=True, help="Let everybody who reaches the server do everything.")

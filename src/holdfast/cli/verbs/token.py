@@ -47,7 +47,7 @@ Authorization: Bearer TOKEN.
 )
 @click.argument("name")
 @click.option("--scope", "scopes", required=True, metavar="SCOPE,…", help=f"What it may do: {', '.join(SCOPES)}.")
-@click.option("--expires", metavar="TIME", help="When it stops to work: 12h, 30d. Default: never.")
+@click.option("--expires", metavar="TIME", help="When it expires: 12h, 30d. Default: never.")
 @url_option
 def create(name: str, scopes: str, expires: str | None, url: str | None) -> None:
     """Make a token and print it."""
@@ -104,7 +104,7 @@ Examples:
   holdfast token revoke ci
 
 \b
-The token counts no more from the next request on, on every server. Open streams end.
+From the next request on, every server refuses the token. Its open streams end.
 """
 )
 @click.argument("name", metavar="NAME|ID")

@@ -51,10 +51,10 @@ jobs were moved elsewhere. The worker wrote nothing more. Check the store before
 @click.option("--queues", help="Queues in order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots in each process.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
-@click.option("--has", help="What jobs may need of this worker (needs=), separated by commas: gpu,large.")
+@click.option("--has", help="What this worker has for jobs with needs=, separated by commas: gpu,large.")
 @click.option("--metrics-port", type=click.IntRange(1, 65_535), help="Serve /metrics, /health and /ready at this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address of that port.")
-@click.option("--url", help="Use this store instead of the App's own.", callback=inherited_url)
+@click.option("--url", metavar="URL", help="Use this store instead of the App's own.", callback=inherited_url)
 @log_level_option
 @log_format_option
 def worker(

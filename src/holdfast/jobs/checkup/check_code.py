@@ -26,7 +26,7 @@ async def check_app(
     jobs: Jobs, types: Collection[str], steps: Collection[str], queues: Collection[str]
 ) -> list[Finding]:
     """Check that an App with these types, steps and queues knows the unfinished jobs and the steps they have recorded.
-    A run that has begun and can't go on with this code is a failure.
+    A run that has begun and can't continue with this code is a failure.
     """
     return [*await _check_types(jobs, types, queues), await _check_steps(jobs, types, steps)]
 

@@ -1,5 +1,7 @@
 """A job's history in words: one line for each entry. Must not read a store."""
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from holdfast.core.model import SIGNAL, Entry, Event, State, Time
@@ -7,6 +9,7 @@ from holdfast.core.outcome import DOUBT_ADVICE
 from holdfast.jobs.lost_workers import SILENT_FOR
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.text import OUR_ERRORS, ago, one_line, span
+from holdfast.jobs.views.waits import noted_wait_words
 
 WORDS: dict[str, str] = {
     Event.SUBMIT: "submitted",
@@ -71,7 +74,7 @@ def _notes(entry: Entry) -> list[tuple[str, object]]:
     """Return the notes that fit into lines. What to do about an effect in doubt is shown with the job, and left out."""
     in_doubt = "in_doubt" in entry.note
     return [
-        (name, _cut_words(value) if name == "cut" else value)
+        (name, _IN_WORDS.get(name, _unchanged)(value))
         if name != "error" or not in_doubt
         else (name, str(value).partition(DOUBT_ADVICE)[0])
         for name, value in entry.note.items()
@@ -79,11 +82,23 @@ def _notes(entry: Entry) -> list[tuple[str, object]]:
     ]
 
 
+def _unchanged(value: object) -> object:
+    return value
+
+
+def _wait_words(value: object) -> object:
+    """Say what the job waits for: "job 4f2a91bc", "children of draw.map()". Each only once."""
+    return list(dict.fromkeys(map(noted_wait_words, map(str, value)))) if isinstance(value, list) else value
+
+
 def _cut_words(value: object) -> object:
     """Say what a loss cut off: "draw#3 after 12 s"."""
     if not isinstance(value, dict):
         return value
     return [f"{path} after {span(ms)}" if isinstance(ms, int) else str(path) for path, ms in value.items()]
+
+
+_IN_WORDS: dict[str, Callable[[object], object]] = {"cut": _cut_words, "waits": _wait_words}
 
 
 def _note_words(name: str, value: object) -> str:

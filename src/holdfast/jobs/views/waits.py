@@ -1,10 +1,16 @@
 """What a job waits for, in words. Must not read a store or know a status: a status uses these words."""
 
+import re
+from urllib.parse import unquote
+
 from holdfast.core.budgets import wait_name
 from holdfast.core.model import Time, Wait, WaitKind
 from holdfast.jobs.questions import is_question
 from holdfast.jobs.views.text import one_line, short_id, time_left, utc_clock
 from holdfast.jobs.waiters import awaited_job
+
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MAP = re.compile(r"~map:([^#]+)#(\d+)")
 
 
 def wait_words(wait: Wait, now: Time) -> str:
@@ -26,3 +32,26 @@ def wait_words(wait: Wait, now: Time) -> str:
     elif (other := awaited_job(wait)) is not None:
         words = f"waiting for job {short_id(other)}"
     return words if wait.until is None else f"{words}, {time_left(wait.until, now)}"
+
+
+def group_words(group: str) -> str:
+    """Return what made a group of children: "draw.map()", "draw.map(), call 2". Empty for a child that is alone."""
+    if (found := _MAP.search(group)) is None:
+        return "" if group.startswith("~") or _ID.fullmatch(group) else one_line(group, 40)
+    again = f", call {found[2]}" if found[2] != "1" else ""
+    return f"{one_line(unquote(found[1]), 60)}.map(){again}"
+
+
+def noted_wait_words(text: str) -> str:
+    """Return a wait as the history notes it, without names that only Holdfast uses, and with short ids."""
+    kind, _, name = text.partition(" ")
+    if kind == "time," and name.startswith("for "):
+        return name.removeprefix("for ").removesuffix(" at most")
+    if kind == "children":
+        if made_by := group_words(name):
+            return f"children of {made_by}"
+        if name.startswith("~"):
+            return "the jobs of the flow"
+    return _ID.sub(
+        lambda found: short_id(found[0]), text.replace("children", "child", 1) if kind == "children" else text
+    )

@@ -58,14 +58,14 @@ Load = Callable[[], Awaitable[tuple[Struct, list[str], bool]]]
 
 
 class Trouble(Struct, frozen=True):
-    """Why a view can't be read now. The stream goes on trying."""
+    """Why a view can't be read now. The stream keeps trying."""
 
     code: str
     detail: str
 
 
 class View:
-    """One watched view: the latest state, and who waits for a newer one. Owned by one event loop."""
+    """One watched view: the latest state, and the streams that wait for a newer one. Owned by one event loop."""
 
     def __init__(self, jobs: Jobs, load: Load) -> None:
         self._jobs, self._load = jobs, load

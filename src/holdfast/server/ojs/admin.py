@@ -133,7 +133,7 @@ def _states(given: Any) -> tuple[State, ...]:
 async def _end(ojs: Ojs, job: Job, by: str) -> None:
     """End a job that hasn't ended: what is in review is discarded, what waits is cancelled."""
     if job.state in TERMINAL:
-        until = "it is kept for ever" if job.prune_at is None else f"it is removed after {written_time(job.prune_at)}"
+        until = "it is kept forever" if job.prune_at is None else f"it is removed after {written_time(job.prune_at)}"
         raise NotAllowed(f"job {job.id} has ended, and an ended job isn't removed early: {until}")
     if job.state is State.REVIEW:
         await ojs.jobs.discard(job.id, by=by)

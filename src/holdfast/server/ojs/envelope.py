@@ -151,7 +151,7 @@ def result_ttl_ms(options: Mapping[str, Any]) -> int | None:
     if seconds is None or seconds == -1:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= LONGEST_TTL_SECONDS:
-        raise bad("result_ttl", "give a whole number of seconds, 0 to store no result, -1 to keep it for ever")
+        raise bad("result_ttl", "give a whole number of seconds, 0 to store no result, -1 to keep it forever")
     return seconds * 1_000
 
 

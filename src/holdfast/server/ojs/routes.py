@@ -22,7 +22,7 @@ from holdfast.server.ojs.problems import show_problem
 from holdfast.server.routes import ANY, BODY_BYTES, OPEN, Family, Handler, Route
 
 BATCH_BYTES = 16 << 20
-"""The largest body with many jobs, or with a result: one that is too large is told so by name."""
+"""The largest body with many jobs, or with a result. The answer to a larger one names this limit."""
 
 V1 = "/ojs/v1"
 

@@ -144,7 +144,7 @@ def worker_of(job: Job) -> str:
 
 
 def result_expires_at(job: Job) -> Time | None:
-    """When the result of a completed job can't be read any more; None if it is kept for ever."""
+    """When the result of a completed job can no longer be read; None if it is kept forever."""
     ttl = result_ttl_ms(kept_of(job.options).options)
     return job.prune_at if ttl is None or job.finished_at is None else job.finished_at + ttl
 

@@ -176,7 +176,7 @@ async def nack(call: Call) -> Response:
 
 
 def _is_discarded(job: Job, code: str) -> bool:
-    """Whether a job that has failed for good is discarded, as its worker or its retry policy says. Else it is dead."""
+    """Whether a job with no retries left is discarded, as its worker or its retry policy says. Otherwise it is dead."""
     if code in ("DISCARD", "DEAD_LETTER"):
         return code == "DISCARD"
     retry = kept_of(job.options).options.get("retry")
@@ -279,7 +279,7 @@ def _epochs(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, int]:
     if (token := body.get("lease_token")) is not None:
         named = {id: epoch for id in ids if (epoch := epoch_in(token, id)) is not None}
         if not named:
-            raise bad("lease_token", "this is no lease token of an active job; send the one that came with fetch")
+            raise bad("lease_token", "this isn't the lease token of an active job; send the one that came with fetch")
         epochs |= named
     if len(epochs) > ACTIVE_MOST:
         raise bad("lease_tokens", f"give at most {ACTIVE_MOST:,} lease tokens")

@@ -186,7 +186,7 @@ async def _started(ojs: Ojs, run: FlowRun) -> None:
 async def _workflow(ojs: Ojs, id: str) -> Job:
     job, _ = await ojs.job(id)
     if job.type != FLOW_TYPE:
-        raise NotFound(f"job {id} is no workflow")
+        raise NotFound(f"job {id} isn't a workflow")
     return job
 
 
