@@ -173,6 +173,31 @@ async def test_other_arguments_are_given_to_the_step_and_are_checked(app: App, f
         assert await again.result() == ["a calm sea-2.png.mp4"]
 
 
+@step
+def paint(size: int) -> str:
+    heard.append((current().feedback, current().rejected))
+    return "x" * size
+
+
+@step
+async def portrait(size: int) -> int:
+    return len(await paint.aio(size))
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_large_rejected_result_is_seen_by_the_step_and_not_a_reference_to_it(app: App, film):
+    @app.job(retries=0)
+    async def gallery(size: int) -> int:
+        return await portrait(size)
+
+    async with app.worker():
+        run = await gallery.submit(100_000)
+        assert await run.result(timeout=60) == 100_000
+        path = next(one.path for one in await app.engine.steps(run.id) if one.name == "paint")
+        assert await (await run.rerun(path, feedback="too dull")).result(timeout=60) == 100_000
+    assert heard[-1] == ("too dull", "x" * 100_000)
+
+
 async def test_what_was_made_twice_is_undone_twice_with_both_keys(app: App, film):
     world["fails"] = True
     async with app.worker():

@@ -28,6 +28,7 @@ from holdfast.core.reruns import (
     SAVED_PATH,
     Origin,
     SetAside,
+    is_again,
     is_code,
     origin_of,
     own_record,
@@ -238,7 +239,7 @@ def _find_effects(job: Job, records: Sequence[Step], allow: Collection[str]) -> 
     """Return the paths of the effects that a person allows by name or path: recorded ones, or ones that were set aside.
     Raises Invalid.
     """
-    once = {*effect_paths(records), *(one.path.removeprefix(AGAIN_PATH) for one in records if _is_again(one.path))}
+    once = {*effect_paths(records), *(one.path.removeprefix(AGAIN_PATH) for one in records if is_again(one.path))}
     names = {record.path: record.name for record in records if record.path in once}
     found: dict[str, None] = {}
     for text in allow:
@@ -249,10 +250,6 @@ def _find_effects(job: Job, records: Sequence[Step], allow: Collection[str]) -> 
             raise Invalid(f'job {job.id} has no recorded effect (effect="once") {text!r}; {has}')
         found |= dict.fromkeys(map(without_variant, sorted(paths)))
     return list(found)
-
-
-def _is_again(path: str) -> bool:
-    return path.startswith(AGAIN_PATH) and path != AGAIN_PATH
 
 
 def _name_in(path: str) -> str:
