@@ -83,6 +83,7 @@ bench: $(VENV)/.dev ## measure speed, as ratios to the raw store and to peers in
 	@$(BIN)/python benchmarks/pruning.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/known_types.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/status.py sqlite:///jobs.db
+	@$(BIN)/python benchmarks/replays.py
 	@for program in 'shared_limits.py {}' 'shared_limits.py {} --steps 2000' 'unique.py {}' 'fairness.py {}' \
 	  'schedules.py {}'; do for server in '' '-m tests.support.postgres_server --safe' '-m tests.support.redis_server'; do \
 	  if [ -z "$$server" ]; then $(BIN)/python benchmarks/$${program/'{}'/sqlite:///jobs.db}; \
