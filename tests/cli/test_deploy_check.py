@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.codec import canonical
 from holdfast.core.keys import step_path
 from holdfast.core.model import Presence, State, Step, StepState
+from holdfast.core.references import is_kept_outside
 from holdfast.jobs.checkup.check_code import check_app
 from holdfast.jobs.checkup.finding import Finding, Level
 from holdfast.jobs.requests import JobRequest
@@ -162,3 +164,26 @@ def test_each_reason_is_told_with_its_jobs(cli: Cli, ids: dict[State, str], tmp_
     assert code == 1
     assert all(reason["jobs"] for reason in found["arguments"]["reasons"])
     assert sum(reason["count"] for reason in found["arguments"]["reasons"]) == 6
+
+
+def test_large_values_that_no_longer_decode_are_found_too(cli: Cli, begun: list[str], tmp_path: Path):
+    async def work(jobs: Jobs) -> str:
+        (job,) = await jobs.submit([JobRequest(type="reel", queue="reels", args=canonical(["x" * 100_000]))])
+        (held,) = await jobs.engine.claim("w-1", ["reels"], 1)
+        text = await jobs.engine.blobs.keep(canonical("y" * 100_000), held.id)
+        assert is_kept_outside(text)
+        record = Step(
+            job=held.id, epoch=1, path="sketched#large", name="sketched", state=StepState.DONE, result=text,
+            started_at=0, finished_at=0,
+        )  # fmt: skip
+        await jobs.engine.record([record])
+        assert held.id == job.id
+        return job.id
+
+    id = in_store(cli.path, work)
+
+    code, found = checked(cli, tmp_path, NEWER.format(name="reel", more="").replace("-> str", "-> int"))
+
+    assert code == 1
+    assert id in found["arguments"]["reasons"][0]["jobs"]
+    assert any(id in reason["jobs"] for reason in found["results"]["reasons"])

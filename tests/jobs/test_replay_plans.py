@@ -106,6 +106,27 @@ async def test_a_plan_names_the_effects_in_doubt_and_those_that_happened(app: Ap
     assert "in doubt, decide first with holdfast resolve --step: publish#film" in str(plan)
 
 
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_plan_for_many_jobs_tells_which_effects_it_touches(app: App, film):
+    @app.job(retries=0)
+    async def drawn(scene: str) -> str:
+        return await draw(f"{await publish('first')} {scene}")
+
+    broken.update({"sea", "first sea"})
+    async with app.worker():
+        runs = [await film.submit(scenes) for scenes in (["hill"], ["sea"], ["lake", "sea"])]
+        await ended(app, *runs, await drawn.submit("sea"))
+    jobs = await app.open()
+
+    films = await preview_replays(jobs, Selection(type="film"))
+    published = await preview_replays(jobs, Selection(type="drawn"))
+
+    assert (films.total, films.effects, films.first_effects) == (2, 0, ("publish",))
+    assert "effects that would happen for the first time: publish" in str(films)
+    assert (published.total, published.effects, published.first_effects) == (1, 1, ())
+    assert "1 effect already happened and won't happen again" in str(published)
+
+
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 async def test_a_plan_counts_the_money_that_recent_runs_spent(app: App, film):
     broken.add("sea")

@@ -1,5 +1,7 @@
 """A provider's job is started once, asked for by its recorded id, and cancelled with the job that waits for it."""
 
+import asyncio
+
 import pytest
 
 from holdfast import App, attach, current, step
@@ -27,8 +29,14 @@ async def look(id: str) -> dict[str, str] | None:
     return {"url": f"{id}.mp4"} if world["ready"] else None
 
 
-def stop(id: str) -> None:
-    stopped.append(id)
+async def begin_slowly() -> str:
+    started.append(current().idempotency_key)
+    await asyncio.sleep(600)
+    return "never"
+
+
+def stop(id: str | None) -> None:
+    stopped.append(id or f"None {current().idempotency_key}")
 
 
 @step
@@ -96,6 +104,21 @@ async def test_a_cancel_stops_it_at_the_provider_but_not_when_it_has_ended(app: 
         await until(lambda: stopped)
 
     assert stopped == ["render-2"]
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_start_that_was_cut_off_may_have_happened_and_is_cancelled_by_its_key(app: App, clip):
+    @app.job(retries=0)
+    async def slow() -> dict[str, str]:
+        return await attach(begin_slowly, look, stop, key="slow")
+
+    async with app.worker():
+        run = await slow.submit()
+        await until(lambda: started)
+        await run.cancel()
+        await until(lambda: stopped)
+
+    assert stopped == [f"None {started[0]}"]
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)

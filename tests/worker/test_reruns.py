@@ -173,6 +173,31 @@ async def test_other_arguments_are_given_to_the_step_and_are_checked(app: App, f
         assert await again.result() == ["a calm sea-2.png.mp4"]
 
 
+@step
+def paint(size: int) -> str:
+    heard.append((current().feedback, current().rejected))
+    return "x" * size
+
+
+@step
+async def portrait(size: int) -> int:
+    return len(await paint.aio(size))
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_large_rejected_result_is_seen_by_the_step_and_not_a_reference_to_it(app: App, film):
+    @app.job(retries=0)
+    async def gallery(size: int) -> int:
+        return await portrait(size)
+
+    async with app.worker():
+        run = await gallery.submit(100_000)
+        assert await run.result(timeout=60) == 100_000
+        path = next(one.path for one in await app.engine.steps(run.id) if one.name == "paint")
+        assert await (await run.rerun(path, feedback="too dull")).result(timeout=60) == 100_000
+    assert heard[-1] == ("too dull", "x" * 100_000)
+
+
 async def test_what_was_made_twice_is_undone_twice_with_both_keys(app: App, film):
     world["fails"] = True
     async with app.worker():
@@ -236,6 +261,84 @@ async def test_steps_are_numbered_in_the_order_of_their_calls_whichever_ended_fi
         await again.rerun("shot#3", feedback="last")
         assert await ended(app, again) is State.REVIEW
         assert (calls[-1], heard[-1]) == (("shot", "2"), ("last", "shot 2"))
+
+
+@step
+async def cut(parts: list[str]) -> str:
+    took("cut", str(len(parts)))
+    return f"cut {len(calls)} of {' '.join(parts)}"
+
+
+@pytest.fixture
+def reel(app: App, film):
+    @app.job(retries=0)
+    async def reel(scenes: list[str]) -> list[str]:
+        pictures = [await sketch(scene) for scene in scenes]
+        title = await chapter("one")
+        return [*pictures, title, await cut([*pictures, title])]
+
+    return reel
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_results_that_a_rerun_has_replaced_do_not_count_and_steps_inside_others_come_in_their_place(
+    app: App, reel
+):
+    async with app.worker():
+        run = await reel.submit(["sea", "hill", "lake"])
+        first = await run.result(timeout=60)
+        for number, scene in ((3, "lake"), (1, "sea"), (4, "one-cover")):
+            run = await run.rerun(f"sketch#{number}")
+            await run.result(timeout=60)
+            assert [argument for name, argument in calls if name == "sketch"][-1] == scene
+        calls.clear()
+
+        last = await (await run.rerun("cut", feedback="too long")).result(timeout=60)
+
+    assert calls == [("cut", "4")]
+    assert last[1] == first[1]
+    assert last[:4] == (await run.result())[:4]
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_fork_of_a_rerun_keeps_what_was_made_again_before_the_step(app: App, reel):
+    async with app.worker():
+        run = await reel.submit(["sea", "hill"])
+        await run.result(timeout=60)
+        run = await run.rerun("sketch#1")
+        made = await run.result(timeout=60)
+        calls.clear()
+
+        assert (await (await run.fork(until="cut")).result(timeout=60))[:3] == made[:3]
+        assert calls == [("cut", "3")]
+        calls.clear()
+        assert (await (await run.fork(until="chapter")).result(timeout=60))[:2] == made[:2]
+        assert calls == [("chapter", "one"), ("sketch", "one-cover"), ("cut", "3")]
+
+
+async def test_a_fork_before_a_step_inside_another_runs_both(app: App, reel):
+    async with app.worker():
+        run = await reel.submit(["sea"])
+        await run.result(timeout=60)
+        (inner,) = [
+            one.path for one in await app.engine.steps(run.id) if one.path.startswith("chapter") and "/" in one.path
+        ]
+        calls.clear()
+        await (await run.fork(until=inner)).result(timeout=60)
+
+    assert calls == [("chapter", "one"), ("sketch", "one-cover"), ("cut", "2")]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_of_a_run_that_was_pruned_nothing_is_made_and_nothing_runs_again(app: App, film, clock):
+    async with app.worker():
+        run = await film.submit(["sea"])
+        await run.result(timeout=60)
+    clock.advance(60 * 24 * 3_600)
+    assert await app.engine.prune() == 1
+    for act in (run.fork(), run.fork(until="sketch"), run.rerun("sketch"), run.replay(), run.preview_replay()):
+        with pytest.raises(NotFound, match="there is no job .*it may have been pruned"):
+            await act
 
 
 async def test_what_a_cancelled_run_has_undone_is_made_again_in_its_copies(app: App, film):

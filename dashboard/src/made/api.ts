@@ -49,6 +49,7 @@ export interface BulkPreview {
   now: string;
   act: string;
   sentence: string;
+  plan: string;
   total: number;
   is_least: boolean;
   sample: JobLine[];
@@ -245,6 +246,7 @@ export interface JobPage {
   error: ErrorShown | null;
   log: LogLine[];
   undo: string;
+  made_from: MadeFrom | null;
   acts: Act[];
 }
 export interface JobType {
@@ -312,6 +314,12 @@ export interface LossBox {
   why: string;
   kept: string;
   cut: string[];
+}
+export interface MadeFrom {
+  job: string;
+  short: string;
+  how: string;
+  words: string;
 }
 export interface MinuteCounts {
   since: string | null;
@@ -431,6 +439,10 @@ export interface QueuesPage {
 export interface ReasonRequest {
   reason?: string;
 }
+export interface RejectedShown {
+  feedback: string;
+  result: Value | null;
+}
 export interface ReplayPlan {
   words: string;
   will_run: string[];
@@ -481,6 +493,24 @@ export interface ReviewCard {
   schema: Record<string, unknown> | null;
   replay_words: string;
   acts: Act[];
+}
+export interface ReviewGroupLine {
+  type: string;
+  step: string;
+  error: string;
+  count: number;
+  first: string;
+  last: string;
+  in_doubt: number;
+  message: string;
+  examples: string[];
+  where: Record<string, string>;
+}
+export interface ReviewGroups {
+  now: string;
+  sentence: string;
+  groups: ReviewGroupLine[];
+  total: number;
 }
 export interface ReviewItem {
   now: string;
@@ -598,6 +628,10 @@ export interface StepPage {
   result: Value | null;
   spent: Record<string, number>;
   key: string;
+  code: string;
+  is_effect: boolean;
+  rejected: RejectedShown | null;
+  acts: Act[];
 }
 export interface StepsPage {
   steps: StepLineShown[];

@@ -11,6 +11,7 @@ import { Glyph } from "../pieces/glyph";
 import { crosslight, ItemsCard } from "../pieces/items";
 import { byName } from "../pieces/named";
 import { Preview, ValueShown } from "../pieces/preview";
+import { ComparePanel } from "../pieces/second-chance";
 import { StepPanel } from "../pieces/step-panel";
 import { Story } from "../pieces/story";
 import { Strip } from "../pieces/strip";
@@ -166,6 +167,7 @@ function Title({ view }: { view: JobPage }) {
 export function Job({ id }: { id: string }) {
   const view = useView<JobPage>(`view=job&id=${encodeURIComponent(id)}`);
   const [step, setStep] = useState<string | null>(null);
+  const [compared, setCompared] = useState(false);
   const from = useRef<HTMLElement | null>(null);
   const open = (path: string) => {
     from.current = document.activeElement as HTMLElement;
@@ -173,6 +175,7 @@ export function Job({ id }: { id: string }) {
   };
   const close = () => {
     setStep(null);
+    setCompared(false);
     from.current?.focus();
   };
   const crumbs = (
@@ -200,6 +203,14 @@ export function Job({ id }: { id: string }) {
             <Sentence text={view.sentence} state={stateOf(view.job.state)} />
           </h1>
           {view.why && <p class="why">{local(view.why)}</p>}
+          {view.made_from && (
+            <p class="why">
+              {view.made_from.words} <a href={pathOf("jobs", view.made_from.job)}>The first run</a>{" "}
+              <button type="button" class="btn small" onClick={(event) => ((from.current = event.currentTarget), setCompared(true))}>
+                Compare
+              </button>
+            </p>
+          )}
           <Decide questions={view.questions} review={view.review} />
           <Strip stages={view.stages} state={stateOf(view.job.state)} open={open} />
           <Facts of={view.facts} />
@@ -208,6 +219,7 @@ export function Job({ id }: { id: string }) {
             <Right view={view} />
           </div>
           {step && <StepPanel view={view} path={step} close={close} />}
+          {compared && view.made_from && <ComparePanel id={view.job.id} from={view.made_from} close={close} />}
         </div>
       )}
     </Page>

@@ -7,6 +7,7 @@ import { Button, Empty } from "../pieces/card";
 import { Decide } from "../pieces/decide";
 import { go, pathOf } from "../router";
 import type { ReviewItem, ReviewPage } from "../views";
+import { Groups } from "../pieces/groups";
 import { NeedRow } from "./overview";
 
 const one = signal<{ id: string; item: ReviewItem } | null>(null);
@@ -43,7 +44,9 @@ export function Review({ id }: { id: string }) {
     <Page title={view?.sentence.split(".")[0] ?? "Review"} crumbs="Review" sentence={view?.sentence} ready={!!view}>
       {view &&
         (things.length ? (
-          <div class="inbox">
+          <>
+            <Groups version={version} />
+            <div class="inbox">
             <ul class="card rows" aria-label="Inbox">
               {things.map((thing) => (
                 <NeedRow key={thing.kind + thing.job + (thing.question ?? "")} of={thing} chosen={thing === chosen} />
@@ -64,7 +67,8 @@ export function Review({ id }: { id: string }) {
                 </div>
               )}
             </div>
-          </div>
+            </div>
+          </>
         ) : (
           <Empty>Nothing needs you.</Empty>
         ))}

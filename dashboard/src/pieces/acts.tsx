@@ -26,8 +26,8 @@ export type Scope = "act" | "review" | "submit";
 /** Whether whoever looks may do this: what a token doesn't cover has no button. */
 export const may = (scope: Scope): boolean => session.value?.scopes.includes(scope) ?? false;
 
-const REVIEWING = ["replay", "resolve", "resolve-step", "discard"];
-export const mayDo = (act: Act): boolean => may(REVIEWING.includes(act.name) ? "review" : "act");
+const REVIEWING = ["replay", "rerun", "resolve", "resolve-step", "discard"];
+export const mayDo = (act: Act): boolean => may(act.name === "fork" ? "submit" : REVIEWING.includes(act.name) ? "review" : "act");
 
 /** Do something on the server and say how it went, in the server's words. Returns whether it worked. */
 export async function doIt(path: string, body: unknown): Promise<boolean> {

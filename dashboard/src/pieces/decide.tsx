@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { post, Refused } from "../api";
 import { now, span } from "../clock";
 import { BASE } from "../router";
-import type { Act, DoubtCard, JobPage, QuestionCard, ReviewCard, Schema } from "../views";
+import type { Act, DoubtCard, JobPage, QuestionCard, ReplayPlan, ReviewCard, Schema } from "../views";
 import { ActButton, Copy, mayDo, say } from "./acts";
 import { Button, Pairs } from "./card";
 import { Fields, initial, placed, resolve } from "./form";
@@ -212,6 +212,21 @@ function useArguments(of: ReviewCard): unknown {
   return args;
 }
 
+/** What a replay would do, by the server's plan: with these arguments, or as the job is. */
+function usePlan(job: string): [string, (args?: unknown) => Promise<string>] {
+  const [plan, setPlan] = useState("");
+  const ask = async (args?: unknown) => {
+    try {
+      setPlan((await post<ReplayPlan>(`/api/v1/jobs/${job}/replay/preview`, args === undefined ? {} : { args })).words);
+      return "";
+    } catch (error) {
+      return error instanceof Refused ? error.message : String(error);
+    }
+  };
+  useEffect(() => (setPlan(""), void ask()), [job]);
+  return [plan, ask];
+}
+
 function FailureForm({ of, bare }: { of: ReviewCard; bare?: boolean }) {
   const stored = useArguments(of);
   const [draft, keep, forget] = useDraft<string>(`${of.job}.args`, "");
@@ -219,6 +234,7 @@ function FailureForm({ of, bare }: { of: ReviewCard; bare?: boolean }) {
   const [result, setResult] = useState("");
   const [door, setDoor] = useState<"" | "edit" | "result">("");
   const [bad, setBad] = useState("");
+  const [plan, ask] = usePlan(of.job);
   const { errors, whole, busy, send } = useSend();
   const act = (name: string) => of.acts.find((one) => one.name === name);
   const [replay, supply, discard] = [act("replay"), act("resolve"), act("discard")];
@@ -239,19 +255,20 @@ function FailureForm({ of, bare }: { of: ReviewCard; bare?: boolean }) {
   const edited = async (args: unknown) => {
     if (replay && (await send(replay, { args, reason }))) (forget(), forgetTyped());
   };
+  const withEdited = (then: (args: unknown) => unknown) => (names.length ? void then(asList(values, names)) : json(text, (args) => void then(args)));
   return (
     <section class="decide">
       {bare && <h2>{of.error?.line || of.sentence}</h2>}
       <p class="muted">{[of.type, of.before].filter(Boolean).join(", ")}</p>
       <Trace of={of} />
-      {of.replay_words && <p class="plan">{of.replay_words}</p>}
+      {(plan || of.replay_words) && <p class="plan">{plan || of.replay_words}</p>}
       {door === "edit" && schema && names.length > 0 && <Fields schema={schema} root={schema} value={values} set={(next) => keepTyped(next as Named)} errors={fields} />}
       {door === "edit" && !names.length && <JsonArea label="Arguments" value={text} set={keep} bad={bad || Object.values(errors).join("; ")} />}
       {door === "result" && <JsonArea label="The result" value={result} set={setResult} bad={bad} />}
       {replay && mayDo(replay) ? (
         <>
           <Reason value={reason} set={setReason} />
-          <Problem text={door === "edit" && names.length && Object.keys(fields).some(Boolean) ? "" : whole} />
+          <Problem text={door === "edit" && names.length ? bad || (Object.keys(fields).some(Boolean) ? "" : whole) : whole} />
           <div class="decide-acts">
             {door === "" && (
               <>
@@ -264,9 +281,12 @@ function FailureForm({ of, bare }: { of: ReviewCard; bare?: boolean }) {
               </>
             )}
             {door === "edit" && (
-              <Button main onClick={() => (names.length ? void edited(asList(values, names)) : json(text, (args) => void edited(args)))} disabled={busy}>
-                Replay with this
-              </Button>
+              <>
+                <Button main onClick={() => withEdited(edited)} disabled={busy}>
+                  Replay with this
+                </Button>
+                <Button onClick={() => withEdited((args) => void ask(args).then(setBad))}>What would it do?</Button>
+              </>
             )}
             {door === "result" && supply && (
               <Button main onClick={() => json(result || "null", (found) => void send(supply, { result: found, reason }))} disabled={busy}>

@@ -1,4 +1,4 @@
-// One step beside the page: its result, tries, error, key and log. Opened from an item or a bar.
+// One step beside the page: its result, tries, error and key, and a second chance. Opened from an item or a bar.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api";
 import { clock } from "../clock";
@@ -6,6 +6,7 @@ import type { JobPage, StepPage } from "../views";
 import { Loading, Pairs } from "./card";
 import { Icon } from "./glyph";
 import { ValueShown } from "./preview";
+import { SecondChance } from "./second-chance";
 
 export function StepPanel({ view, path, close }: { view: JobPage; path: string; close: () => void }) {
   const [found, setFound] = useState<StepPage | null | undefined>(undefined);
@@ -42,10 +43,19 @@ export function StepPanel({ view, path, close }: { view: JobPage; path: string; 
               ...(step.finished_at ? [{ name: "Ended", text: clock(step.finished_at) }] : []),
               ...(found.spent.usd ? [{ name: "Spent", text: `$${found.spent.usd.toFixed(2)}` }] : []),
               { name: "Key", text: found.key, mono: true },
+              ...(found.code ? [{ name: "Code", text: found.code, mono: true }] : []),
             ]}
           />
           {step.error && <pre class="json plain-text bad">{`${step.error.line}\n\n${step.error.traceback}`}</pre>}
           {found.result && <ValueShown of={found.result} />}
+          {found.rejected && (
+            <section class="chance" aria-label="Rejected before">
+              <h3>Rejected before</h3>
+              {found.rejected.feedback && <p>{found.rejected.feedback}</p>}
+              {found.rejected.result && <ValueShown of={found.rejected.result} />}
+            </section>
+          )}
+          <SecondChance key={path} of={found} done={close} />
         </>
       )}
     </div>

@@ -77,7 +77,9 @@ class Attach:
         """Start a provider's job, record its id, and ask `poll(id)` until it returns something other than None.
 
         `start` runs as a step: give the provider `current().idempotency_key`. `cancel(id)` is called if this job is
-        cancelled before there is a result; it must be a function at the top of a module. `key` names the attachment.
+        cancelled before there is a result; it must be a function at the top of a module. It gets None if `start` was
+        cut off, so that it may have happened; its `current().idempotency_key` is the same as in `start`. `key` names
+        the attachment.
         """
         attempt = async_attempt("attach")
         if attempt is None:

@@ -89,6 +89,34 @@ def without_variant(path: str) -> str:
     return _VARIANT.sub("", path)
 
 
+def again_in(records: Iterable[Step]) -> dict[str, Again]:
+    """What was said about the steps that run again, by path, given all records of a job."""
+    return {one.path.removeprefix(AGAIN_PATH): read_again(one) for one in records if is_again(one.path)}
+
+
+def is_again(path: str) -> bool:
+    """Whether a record is the generation of a step."""
+    return path.startswith(AGAIN_PATH) and path != AGAIN_PATH
+
+
+def read_again(record: Step) -> Again:
+    """Read the generation of a step."""
+    return msgspec.json.decode(record.result or "{}", type=Again)
+
+
+def again_above(path: str, again: Mapping[str, Again]) -> list[tuple[str, Again]]:
+    """What was said about a step and about the steps around it that run again as a whole, outermost first."""
+    parts = path.split("/")
+    above = ["/".join(parts[:end]) for end in range(1, len(parts))]
+    known = [(one, again[one]) for one in (*above, path) if one in again]
+    return [(one, said) for one, said in known if said.whole or one == path]
+
+
+def generation_of(path: str, again: Mapping[str, Again]) -> str:
+    """The generation of a step: "" until a person rejects it or a step around or inside it."""
+    return ",".join(f"{one}:{said.number}" for one, said in again_above(path, again)) if again else ""
+
+
 def encloses(outer: str, path: str) -> bool:
     """Whether a step is this one or inside it."""
     return f"{path}/".startswith(f"{outer}/")

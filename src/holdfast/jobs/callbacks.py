@@ -63,7 +63,7 @@ async def answer_callback(jobs: Jobs, token: str, value: object, *, by: str = CA
 
 async def _read(engine: Engine, token: str) -> tuple[str, str]:
     """Return the job and the wait of a token. A forged one says nothing about what exists."""
-    job, _, rest = token.partition(".")
+    job, _, rest = token.partition(".") if isinstance(token, str) else ("", "", "")
     named, _, mac = rest.partition(".")
     try:
         name = base64.urlsafe_b64decode(f"{named}==").decode()

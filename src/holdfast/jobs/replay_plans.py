@@ -28,6 +28,9 @@ from holdfast.jobs.views.text import name_some, plural, short_id, span
 NAMES_READ = 20
 """About how many names of steps to come a recent run is asked whether they are effects."""
 
+SAMPLED = 20
+"""In how many of many jobs of a type a plan looks which of their steps are effects."""
+
 RECENT = 3
 """How many completed runs the estimates come from."""
 
@@ -116,10 +119,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         if self.children:
             are = "are" if len(self.children) > 1 else "is"
             lines.append(f"{plural(len(self.children), 'child', 'children')} in review {are} replayed with it")
-        if self.effects:
-            lines.append(f"{plural(len(self.effects), 'effect')} already happened and won't happen again")
-        if self.first_effects:
-            lines.append(f"effects that would happen for the first time: {name_some(self.first_effects)}")
+        lines += effect_lines(len(self.effects), self.first_effects)
         if self.in_doubt:
             lines.append(f"in doubt, decide first with holdfast resolve --step: {name_some(self.in_doubt)}")
         if estimate := estimate_words(self.ms, self.spent, self.runs):
@@ -135,6 +135,10 @@ class PlanOfMany(Struct, frozen=True, kw_only=True):
     recorded: int = 0
     in_doubt: int = 0
     """How many of the jobs have an effect in doubt. They would need a person again at once."""
+    effects: int = 0
+    """How many recorded steps have `effect="once"`. They don't run again."""
+    first_effects: tuple[str, ...] = ()
+    """The names of steps with `effect="once"` that would happen for the first time, as in recent runs."""
     ms: int | None = None
     spent: Amounts = {}
     runs: int = 0
@@ -156,9 +160,16 @@ class PlanOfMany(Struct, frozen=True, kw_only=True):
             lines.append(
                 f"{plural(self.in_doubt, 'job has', 'jobs have')} an effect in doubt and would need a person again"
             )
+        lines += effect_lines(self.effects, self.first_effects)
         if estimate := estimate_words(self.ms, self.spent, self.runs):
             lines.append(f"{estimate}, all jobs together")
         return "\n  ".join(lines)
+
+
+def effect_lines(happened: int, first: Sequence[str]) -> list[str]:
+    """The effects that a replay touches, in words."""
+    lines = [f"{plural(happened, 'effect')} already happened and won't happen again"] if happened else []
+    return [*lines, f"effects that would happen for the first time: {name_some(first)}"] if first else lines
 
 
 def estimate_words(ms: int | None, spent: Amounts, runs: int) -> str:
@@ -237,7 +248,9 @@ def _name_in(path: str) -> str:
 async def preview_replays(jobs: Jobs, chosen: Selection) -> PlanOfMany:
     """Return what a replay of all jobs in review that match would do."""
     types: Counter[str] = Counter()
-    will_run = recorded = in_doubt = ms = runs = 0
+    will_run = recorded = in_doubt = effects = ms = runs = 0
+    once: dict[str, set[str]] = {}
+    first: dict[str, None] = {}
     spent: Amounts = {}
     known: dict[str, Typical] = {}
     async for page in read_all(jobs.engine, chosen):
@@ -245,11 +258,15 @@ async def preview_replays(jobs: Jobs, chosen: Selection) -> PlanOfMany:
         types.update(job.type for job in found)
         for type in {job.type for job in found} - known.keys():
             known[type] = await read_typical(jobs.engine, type)
+            alike = [job.id for job in found if job.type == type][:SAMPLED]
+            once[type] = await _effect_names(jobs.engine, [*alike, *filter(None, [known[type].newest])])
         for job, summary in zip(found, await jobs.engine.summaries([job.id for job in found]), strict=True):
             total, typical = summary.total, known[job.type]
             will_run, recorded = will_run + total.failed, recorded + total.done
             in_doubt += bool(total.started)
             missing = typical.missing(summary)
+            effects += sum(counts.done for name, counts in summary.names.items() if name in once[job.type])
+            first |= dict.fromkeys(name for name in missing if name in once[job.type])
             ms, spent = ms + (typical.ms_of(missing) or 0), added(spent, typical.spent_of(missing))
     runs = sum(one.runs for one in known.values())
     return PlanOfMany(
@@ -257,10 +274,17 @@ async def preview_replays(jobs: Jobs, chosen: Selection) -> PlanOfMany:
         will_run=will_run,
         recorded=recorded,
         in_doubt=in_doubt,
+        effects=effects,
+        first_effects=tuple(first),
         ms=ms if runs else None,
         spent=spent,
         runs=runs,
     )
+
+
+async def _effect_names(engine: Engine, ids: Sequence[str]) -> set[str]:
+    """The names of the steps that these jobs have recorded as effects."""
+    return {_name_in(path) for path in effect_paths(await engine.steps_under_each(ids, ARGS_PATH))}
 
 
 def effect_paths(records: Sequence[Step]) -> list[str]:

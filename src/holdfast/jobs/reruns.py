@@ -19,7 +19,7 @@ from holdfast.core.lifecycle import TERMINAL, standing
 from holdfast.core.limits import REASON_CHARACTERS
 from holdfast.core.model import COPYING, Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind, Where
 from holdfast.core.outcome import ARGS_PATH
-from holdfast.core.places import PLACES_PATH, places_in
+from holdfast.core.places import PLACES_PATH, paths_down, places_in, still_used
 from holdfast.core.reruns import (
     AGAIN_PATH,
     ASIDE_PATH,
@@ -28,6 +28,7 @@ from holdfast.core.reruns import (
     SAVED_PATH,
     Origin,
     SetAside,
+    is_again,
     is_code,
     origin_of,
     own_record,
@@ -48,7 +49,7 @@ from holdfast.jobs.replays import said_of
 from holdfast.jobs.requests import edited_args
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import SPENDING_PATH
-from holdfast.jobs.views.step_names import has_hash, name_steps, number_steps, steps_above
+from holdfast.jobs.views.step_names import call_order, has_hash, name_steps
 from holdfast.jobs.views.text import name_some, plural
 
 FEEDBACK_CHARACTERS = 10_000
@@ -156,8 +157,11 @@ def find_steps(job: Job, records: Sequence[Step], asked: Sequence[str]) -> list[
     paths = {step.path for step in steps}
     places = places_in(records)
     shown = {name: path for path, name in name_steps(job, steps, places).items()}
-    numbers = {path: number for path, (number, _) in number_steps(steps, places).items()}
-    steps.sort(key=lambda step: [numbers[path] for path in steps_above(step.path)])
+    by_path = {step.path: step for step in steps}
+    ordered = call_order([step.path for step in steps], places)
+    used = set(still_used(ordered, records))
+    names = {by_path[path].name for path in used}  # what a rerun has left unused counts only where nothing else is
+    steps = [by_path[path] for path in ordered if path in used or by_path[path].name not in names]
     return list(dict.fromkeys(_find_step(job, steps, paths, shown, text) for text in asked))
 
 
@@ -238,7 +242,7 @@ def _find_effects(job: Job, records: Sequence[Step], allow: Collection[str]) -> 
     """Return the paths of the effects that a person allows by name or path: recorded ones, or ones that were set aside.
     Raises Invalid.
     """
-    once = {*effect_paths(records), *(one.path.removeprefix(AGAIN_PATH) for one in records if _is_again(one.path))}
+    once = {*effect_paths(records), *(one.path.removeprefix(AGAIN_PATH) for one in records if is_again(one.path))}
     names = {record.path: record.name for record in records if record.path in once}
     found: dict[str, None] = {}
     for text in allow:
@@ -249,10 +253,6 @@ def _find_effects(job: Job, records: Sequence[Step], allow: Collection[str]) -> 
             raise Invalid(f'job {job.id} has no recorded effect (effect="once") {text!r}; {has}')
         found |= dict.fromkeys(map(without_variant, sorted(paths)))
     return list(found)
-
-
-def _is_again(path: str) -> bool:
-    return path.startswith(AGAIN_PATH) and path != AGAIN_PATH
 
 
 def _name_in(path: str) -> str:
@@ -282,17 +282,23 @@ def _wasted(job: Job, records: Sequence[Step], aside: SetAside, now: Time) -> li
 
 
 def _prefix(job: Job, records: Sequence[Step], until: str) -> list[Step]:
-    """The records that can't depend on the first step of this name or path: recorded before it, or begun before it."""
-    cut = next((n for n, one in enumerate(records) if is_step(one.path) and until in (one.name, one.path)), None)
-    if cut is None:
-        until = find_steps(job, records, [until])[0]
-        cut = next(n for n, one in enumerate(records) if one.path == until)
-    began = min(one.started_at for one in records if until in (one.name, one.path))
-    steps = [one for n, one in enumerate(records) if is_step(one.path) and (n < cut or one.started_at < began)]
-    paths = {one.path for one in steps if until not in (one.name, one.path)}
+    """The records that can't depend on the first step of this name or path: called, begun or recorded before it."""
+    by_path = {one.path: one for one in records if is_step(one.path)}
+    ordered = call_order(list(by_path), places_in(records))
+    used = still_used(ordered, records)
+    named = [path for path in ordered if until in (by_path[path].name, path)] or find_steps(job, records, [until])
+    first = next((path for path in used if path in named), named[0])
+    began = min(by_path[path].started_at for path in named)
+    index = {one.path: n for n, one in enumerate(records)}
+    cut = min(index[path] for path in named)
+    before = set(ordered[: ordered.index(first)])
+    around = {above for path in named for above in paths_down(path)}
+    inside = tuple(f"{path}/" for path in named)
+    steps = [one for one in by_path.values() if index[one.path] < cut or one.started_at < began or one.path in before]
+    paths = {one.path for one in steps if one.path not in around and not one.path.startswith(inside)}
     kept = {*paths, *(one.path for one in records if not is_step(one.path) and _path_beside(one.path) in paths)}
     kept |= {one.path for one in records if is_code(one.path)} | {ORIGIN_PATH, AGAIN_PATH, PLACES_PATH}
-    kept |= {one.path for one in records[:cut] if one.path.startswith(_ANSWERS)}
+    kept |= {one.path for one in records[: index[first]] if one.path.startswith(_ANSWERS)}
     return [one for one in records if one.path in kept]
 
 

@@ -19,6 +19,9 @@ MAPS_READ = 100
 
 ITEMS_FAILED = f"{ItemsFailed.__module__}.{ItemsFailed.__name__}"
 
+NO_ERROR = "(no error)"
+"""Stands for the error of a job that has none."""
+
 FAILED = "(the job's own code)"
 """Stands for the step of a job that failed between its steps."""
 
@@ -139,5 +142,5 @@ def _matches(chosen: Selection, job: Job) -> bool:
 
 def _is_stopped_by(name: str, job: Job, type: str | None) -> bool:
     """Whether this names the type of a job's error, with or without its module, or the type of what caused it."""
-    types = [one for one in (type, None if job.error is None else job.error.type) if one is not None]
+    types = [one for one in (type, None if job.error is None else job.error.type) if one is not None] or [NO_ERROR]
     return any(name in (one, one.rpartition(".")[2]) for one in types)

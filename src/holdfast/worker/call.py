@@ -8,13 +8,14 @@ import contextvars
 import copy
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.codec import Changed, canonical
 from holdfast.core.durations import in_words
-from holdfast.core.errors import AlreadyHappened, BadValue, Invalid
+from holdfast.core.errors import AlreadyHappened, BadValue, BlobGone, Invalid
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time, Use
 from holdfast.core.outcome import FAILED_ONCE_PATH, already_happened_text, is_once, never_retried, next_delay
@@ -217,6 +218,15 @@ class Call:
         assert step is not None
         return self._decode(step, await self.attempt.engine.blobs.fetch(step.result or "null"))
 
+    async def read_rejected(self) -> None:
+        """Fetch the results that a person rejected, so that `current().rejected` has them. One that is gone is None."""
+        records = self.journal.records
+        for path, again in records.rejected_outside(self.path):
+            text = "null"
+            with suppress(BlobGone):
+                text = await self.attempt.engine.blobs.fetch(again.rejected)
+            records.again[path] = replace(again, rejected=text)
+
     def _decode(self, step: Step, text: str) -> Any:
         try:
             return self.spec.signature.result.decode(text)
@@ -244,6 +254,12 @@ class Call:
             return copy.deepcopy(self._copies)  # type: ignore[no-any-return]
         copies, self._copies = self._copies, None
         return copies or self.spec.signature.decode(self.text)
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether a person has rejected its result, or that of a step around it, in a form that has to be fetched."""
+        records = self.journal.records
+        return bool(records.again) and bool(records.rejected_outside(self.path))
 
     @property
     def arguments_text(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import quoted_name, step_path
 from holdfast.core.model import Step
-from holdfast.core.places import PLACES_LIMIT, places_text
+from holdfast.core.places import PLACES_LIMIT, places_text, unused_before
 from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, describe_other_key, describe_unasked
 from holdfast.worker.records import Records, paths_above
 from holdfast.worker.registry import StepSpec, place_of
@@ -96,14 +96,18 @@ class Calls:
         if len(self._called) <= PLACES_LIMIT:
             self._called.setdefault(path)
 
-    def places(self) -> str:
-        """Return the places of the calls that weren't recorded in their order (`core.places`)."""
+    def places(self, *, completes: bool = False) -> str:
+        """Return the places of the calls that weren't recorded in their order (`core.places`). With `completes`, the
+        code has made all its calls: after a rerun, what it no longer calls is noted.
+        """
         if self._places is not None:
             return self._places
         before, recorded = self._records.places, self._records.steps
-        if len(self._called) < 2 or max(len(self._called), len(recorded)) > PLACES_LIMIT:
+        has_reruns = bool(self._records.reruns.number)
+        if len(self._called) < (1 if has_reruns else 2) or max(len(self._called), len(recorded)) > PLACES_LIMIT:
             return before
-        return places_text(list(self._called), list(recorded), before)
+        unused = self.unasked_paths() if has_reruns and completes else unused_before(before, self._called, recorded)
+        return places_text(list(self._called), list(recorded), before, unused)
 
     # Recorded steps that the code doesn't call, or calls differently.
 

@@ -87,9 +87,9 @@ class Journal:
                 self.effects.load(step)
         self._progress.load_steps(self.records.steps.values())
 
-    def take_places_record(self) -> tuple[Step, ...]:
+    def take_places_record(self, *, completes: bool = False) -> tuple[Step, ...]:
         """Return the record of the order of calls, if it has changed. It is written at the end of the attempt."""
-        places = self.calls.places()
+        places = self.calls.places(completes=completes)
         if places == self.records.places:
             return ()
         self.records.places = places

@@ -95,7 +95,7 @@ def make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) -> 
     if completes:
         note |= vanished_note(attempt)
     steps = (
-        *journal.take_places_record(),
+        *journal.take_places_record(completes=completes),
         *progress.take_log_record(),
         *progress.final_records(now, completes=completes, waits=waits),
     )

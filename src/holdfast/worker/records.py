@@ -12,7 +12,18 @@ from msgspec.structs import replace
 from holdfast.core.errors import BadValue
 from holdfast.core.model import Step, StepState
 from holdfast.core.outcome import FAILED_ONCE_PATH
-from holdfast.core.reruns import AGAIN_PATH, Again, Origin, Reruns, read_reruns, variant_of
+from holdfast.core.references import is_kept_outside
+from holdfast.core.reruns import (
+    AGAIN_PATH,
+    Again,
+    Origin,
+    Reruns,
+    again_above,
+    generation_of,
+    read_again,
+    read_reruns,
+    variant_of,
+)
 from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.drift import read_tags
 
@@ -75,22 +86,22 @@ class Records:
         if step.path == AGAIN_PATH:
             self.reruns, self.rerun_epoch = read_reruns(step), step.epoch
         else:
-            self.again[step.path.removeprefix(AGAIN_PATH)] = msgspec.json.decode(step.result or "{}", type=Again)
+            self.again[step.path.removeprefix(AGAIN_PATH)] = read_again(step)
 
     def generation(self, path: str) -> str:
         """Return the generation of a step: "" until a person rejects it or a step around or inside it."""
-        if not self.again:
-            return ""
-        return ",".join(f"{one}:{again.number}" for one, again in self._again_above(path))
+        return generation_of(path, self.again)
 
     def again_of(self, path: str) -> Again | None:
         """Return what a person said about a step, or about the innermost step around it."""
-        found = [again for _, again in self._again_above(path) if again.whole and again.feedback]
-        return found[-1] if found else next((again for _, again in self._again_above(path) if again.whole), None)
+        said = [again for _, again in again_above(path, self.again) if again.whole]
+        found = [again for again in said if again.feedback]
+        return found[-1] if found else next(iter(said), None)
 
-    def _again_above(self, path: str) -> list[tuple[str, Again]]:
-        known = [(one, self.again[one]) for one in (*paths_above(path), path) if one in self.again]
-        return [(one, again) for one, again in known if again.whole or one == path]
+    def rejected_outside(self, path: str) -> list[tuple[str, Again]]:
+        """Return what a person said about a step and the steps around it, where the rejected result is a blob."""
+        said = again_above(path, self.again)
+        return [(one, again) for one, again in said if again.whole and is_kept_outside(again.rejected)]
 
     def choose_variant(self, path: str, tags: Sequence[str]) -> str:
         """Return where a call with a key is recorded, given hashes of its arguments: under its own path, unless its

@@ -73,6 +73,8 @@ async def _run(call: Call, body: Body) -> Any:
         await attempt.starting(call.path)
     if attempt.job.epoch > 1:
         call.go_on()
+        if call.is_rejected:
+            await call.read_rejected()
         if call.not_before is not None:
             await rest(call)
     if (permits := permits_of(call)) is None:
@@ -184,6 +186,8 @@ def _run_sync(call: Call) -> Any:
         run_on_loop(attempt, attempt.starting(call.path))
     if attempt.job.epoch > 1:
         call.go_on()
+        if call.is_rejected:
+            run_on_loop(attempt, call.read_rejected())
         if call.not_before is not None:
             run_on_loop(attempt, rest(call))
     if not call.needs_permits:

@@ -102,8 +102,8 @@ class _Undo:
             info = record_info(intent)
             if "undo" not in info:
                 await self._try(path, self._undo_of(intent, steps.get(path)), info)
-            elif (record := steps.get(path)) is not None and not has_ended(path, steps):
-                await self._try(path, partial(self._stop_attached, info["undo"], record), info)
+            elif not has_ended(path, steps):
+                await self._try(path, partial(self._stop_attached, info["undo"], steps.get(path)), info)
         spec = self._registry.get(job.type)
         if spec is None or spec.cleanup is None:
             if job.options.cleanup:
@@ -137,9 +137,10 @@ class _Undo:
 
         return undo
 
-    async def _stop_attached(self, name: str, record: Step) -> None:
-        """Cancel a provider's job, by the id that was recorded when it was started."""
-        await _call(find_cancel(name), parse(record.result or "null"))
+    async def _stop_attached(self, name: str, record: Step | None) -> None:
+        """Cancel a provider's job by the id that was recorded when it was started; None if it may have been started."""
+        text = "null" if record is None else await self._engine.blobs.fetch(record.result or "null")
+        await _call(find_cancel(name), parse(text))
 
     async def _try(self, path: str, work: Callable[[], Awaitable[Any]], info: Mapping[str, str] | None = None) -> None:
         """Run one undo as a step of this job, of the same kind as the step that it undoes. A failure is noted, and the

@@ -3,6 +3,7 @@
 import pytest
 from msgspec import to_builtins
 
+from holdfast import current, step
 from holdfast.conformance.given import START
 from holdfast.core.keys import new_id
 from holdfast.core.model import State
@@ -172,12 +173,109 @@ async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_i
         compared = await client.look(f"/jobs/{film}/compare", other=made["job"]["id"])
         told = (await (await app.open()).history(made["job"]["id"]))[1]
 
+        told_from = (await client.look(f"/jobs/{made['job']['id']}"))["made_from"]
+        unmade = (await client.look(f"/jobs/{film}"))["made_from"]
+    assert (told_from["how"], told_from["job"], unmade) == ("rerun", film, None)
+    assert told_from["words"] == f"A rerun of {film[-8:]} at paint 0: look again."
+    assert {step["name"] for step in compared["steps"]} == {"paint 0", "paint 1"}
     assert plan["words"].startswith("replay of broken")
     assert early.status_code == 409
     assert made["words"].startswith("Made ")
     assert (told.by, told.note["reason"]) == ("http", "look again")
     assert wrong.status_code == 400
     assert compared["same_result"]
+
+
+async def test_a_step_says_what_was_rejected_which_code_made_it_and_what_can_be_done_with_it():
+    keys = []
+
+    @step(name="sketch")
+    async def sketch(scene: str) -> str:
+        keys.append(current().idempotency_key)
+        return f"{scene} {len(keys)}"
+
+    @step(name="publish", effect="once", key=lambda scene: "film")
+    async def publish(scene: str) -> str:
+        return scene
+
+    app = make_app()
+
+    @app.job
+    async def poster(scene: str) -> str:
+        return await publish(await sketch(scene))
+
+    async with served(app) as (_, client), app.worker():
+        id = await client.submit("poster", ["sea"])
+        assert await settled(app, id) == "completed"
+        first, published = (await client.look(f"/jobs/{id}/steps"))["steps"]
+        effect = await client.look(f"/jobs/{id}/step", path=published["path"])
+        before = await client.look(f"/jobs/{id}/step", path=first["path"])
+        again = before["acts"][0]["path"]
+        refused = await client.post(again, json={"steps": [published["path"]]})
+        given = {"steps": [first["path"]], "feedback": "too dark", "allow": [published["path"]]}
+        made = (await client.act(again.removeprefix("/api/v1"), **given))["job"]["id"]
+        assert await settled(app, made) == "completed"
+        after = await client.look(f"/jobs/{made}/step", path=first["path"])
+
+    assert (before["rejected"], before["is_effect"], before["key"]) == (None, False, keys[0])
+    assert [act["name"] for act in before["acts"]] == ["rerun", "fork"]
+    assert before["code"] == after["code"]
+    assert len(before["code"]) >= 8
+    assert effect["is_effect"]
+    assert refused.status_code == 409
+    assert after["key"] == keys[1] != keys[0]
+    assert after["rejected"]["feedback"] == "too dark"
+    assert after["rejected"]["result"]["json"] == "sea 1"
+
+
+async def test_an_effect_in_doubt_after_a_rerun_is_told_with_the_key_that_the_provider_got():
+    keys = []
+    app = make_app()
+
+    @step(name="announce", effect="once", key=lambda scene: "film")
+    async def announce(scene: str) -> str:
+        keys.append(current().idempotency_key)
+        if len(keys) > 1:
+            raise TimeoutError("no answer")
+        return scene
+
+    @app.job(retries=0)
+    async def poster(scene: str) -> str:
+        return await announce(scene)
+
+    async with served(app) as (_, client), app.worker():
+        id = await client.submit("poster", ["sea"])
+        assert await settled(app, id) == "completed"
+        made = (await client.act(f"/jobs/{id}/rerun", steps=["announce"], allow=["announce"]))["job"]["id"]
+        assert await settled(app, made) == "review"
+        (doubt,) = (await client.look(f"/review/{made}"))["review"]["doubts"]
+
+    assert doubt["key"] == keys[1] != keys[0]
+
+
+async def test_jobs_in_review_come_in_groups_and_a_group_is_previewed_with_its_plan():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        none = await client.look("/review/groups")
+        for number in range(3):
+            assert await settled(app, await client.submit("broken", [number])) == "review"
+        found = await client.look("/review/groups")
+        (group,) = found["groups"]
+        plan = await client.act("/bulk/preview", act="replay", where=group["where"])
+        discard = await client.act("/bulk/preview", act="discard", where=group["where"])
+
+    assert (none["groups"], none["sentence"]) == ([], "No job is in review.")
+    assert found["sentence"] == "3 jobs in review, in 1 group."
+    assert (group["type"], group["step"], group["error"], group["count"]) == (
+        "broken",
+        "(the job's own code)",
+        "ValueError",
+        3,
+    )
+    assert group["first"] <= group["last"]
+    assert plan["total"] == 3
+    assert "0 failed steps run again" in plan["plan"]
+    assert discard["plan"] == ""
 
 
 @pytest.mark.parametrize("where", [{"tag": "old"}, {"error": "ValueError"}, {"step": "(the job's own code)"}])

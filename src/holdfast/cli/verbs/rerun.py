@@ -217,4 +217,4 @@ def _shown(step: Step | None) -> str:
 def _cells(pair: StepPair) -> tuple[str, ...]:
     results = [_shown(one) for one in (pair.one, pair.other)]
     times = [span(ms) if (ms := took(one)) is not None else "–" for one in (pair.one, pair.other)]
-    return clean(one_line(pair.path, 28)), pair.relation, *results, " / ".join(times)
+    return clean(one_line(pair.name, 28)), pair.relation, *results, " / ".join(times)

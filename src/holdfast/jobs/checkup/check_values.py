@@ -5,6 +5,7 @@ Must not change anything. What doesn't fit would put its job in review as soon a
 
 from collections.abc import Callable, Collection
 
+from holdfast.core.errors import BlobGone, BlobsAway
 from holdfast.core.model import Job, State, StepState, Where
 from holdfast.core.outcome import ARGS_PATH
 from holdfast.core.references import is_kept_outside
@@ -20,6 +21,9 @@ Misfit = Callable[[str, str], str | None]
 STEPS_READ = 200_000
 """How many recorded steps are read at most."""
 
+LARGE_READ = 1_000
+"""How many of the values that are kept outside their records are read at most."""
+
 
 async def check_values(
     jobs: Jobs, types: Collection[str], args_misfit: Misfit, result_misfit: Misfit, call_misfit: Misfit
@@ -30,11 +34,12 @@ async def check_values(
     args: dict[str, list[Job]] = {}
     results: dict[str, list[Job]] = {}
     calls: dict[str, list[Job]] = {}
-    read = 0
+    read, values = 0, _Values(jobs)
     async for job in (walk := Walk(jobs, Where(states=(*WAITING, State.REVIEW)))):
         if job.type not in types:
             continue
-        if not is_kept_outside(job.args) and (why := args_misfit(job.type, job.args)) is not None:
+        args_text = await values.whole(job.args)
+        if args_text is not None and (why := args_misfit(job.type, args_text)) is not None:
             _note(args, f"{job.type}: {one_line(why)}", job)
         if not job.epoch or read >= STEPS_READ:
             continue
@@ -43,8 +48,8 @@ async def check_values(
         steps = [step for step in records if is_step(step.path) and step.state is StepState.DONE]
         read += len(steps)
         for step in steps:
-            text = step.result or "null"
-            if not is_kept_outside(text) and (why := result_misfit(step.name, text)) is not None:
+            text = await values.whole(step.result or "null")
+            if text is not None and (why := result_misfit(step.name, text)) is not None:
                 _note(results, f"{step.name}: {one_line(why)}", job)
             is_plain = step.path not in keyed and "/" not in step.path
             if is_plain and (why := call_misfit(step.name, step.path)) is not None:
@@ -57,6 +62,29 @@ async def check_values(
         _finding("results", "read recorded results of", results, keep, scope),
         _finding("calls", "find recorded calls of", calls, "give new parameters a default", scope),
     ]
+
+
+class _Values:
+    """Reads recorded values, also those that are blobs, up to a bound and as long as the blob store answers."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._blobs = jobs.engine.blobs
+        self._left = LARGE_READ
+
+    async def whole(self, text: str) -> str | None:
+        """Return a recorded value; None if it can't be read, which another check tells."""
+        if not is_kept_outside(text):
+            return text
+        if not self._left:
+            return None
+        self._left -= 1
+        try:
+            return await self._blobs.fetch(text)
+        except BlobsAway:
+            self._left = 0
+        except BlobGone:
+            pass
+        return None
 
 
 def _note(found: dict[str, list[Job]], why: str, job: Job) -> None:

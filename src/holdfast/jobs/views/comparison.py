@@ -1,17 +1,19 @@
 """Two runs side by side: their results, steps, time and money. Must not change anything."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from holdfast.core.model import Job, Step, StepState
+from holdfast.core.places import places_in
 from holdfast.core.reruns import Origin, origin_of
 from holdfast.core.spending import SPENT_PATH, Amounts, amounts_in, plain
 from holdfast.core.summaries import is_step
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.shapes import Shape, plain_value, spending_shape
+from holdfast.jobs.views.step_names import name_steps
 
 Relation = Literal["same", "differs", "only in the first", "only in the second"]
 
@@ -20,6 +22,8 @@ class StepPair(Struct, frozen=True):
     """One step in both runs, or in one of them."""
 
     path: str
+    name: str
+    """What `holdfast show` calls it."""
     relation: Relation
     one: Step | None
     other: Step | None
@@ -52,6 +56,7 @@ class Comparison(Struct, frozen=True):
             "steps": [
                 {
                     "path": pair.path,
+                    "name": pair.name,
                     "relation": pair.relation,
                     "results": [_result(pair.one), _result(pair.other)],
                     "ms": [took(pair.one), took(pair.other)],
@@ -67,9 +72,11 @@ async def view_comparison(jobs: Jobs, one: Job, other: Job) -> Comparison:
     first, second = await jobs.engine.steps(one.id), await jobs.engine.steps(other.id)
     left, right = _steps(first), _steps(second)
     spent, spent_too = _spent(first), _spent(second)
+    names = _names(other, right, second) | _names(one, left, first)
     pairs = [
         StepPair(
             path,
+            names[path],
             _relate(left.get(path), right.get(path)),
             left.get(path),
             right.get(path),
@@ -79,6 +86,10 @@ async def view_comparison(jobs: Jobs, one: Job, other: Job) -> Comparison:
         for path in dict.fromkeys([*left, *right])
     ]
     return Comparison(await _side(jobs, one, first), await _side(jobs, other, second), tuple(pairs))
+
+
+def _names(job: Job, steps: Mapping[str, Step], records: Sequence[Step]) -> dict[str, str]:
+    return name_steps(job, list(steps.values()), places_in(records))
 
 
 def took(step: Step | None) -> int | None:

@@ -33,6 +33,8 @@ def plan_of_many_shape(plan: PlanOfMany) -> Shape:
         "will_run": plan.will_run,
         "recorded": plan.recorded,
         "in_doubt": plan.in_doubt,
+        "effects": plan.effects,
+        "first_effects": list(plan.first_effects),
         "about_ms": plan.ms,
         "about": plain(plan.spent),
         "runs": plan.runs,

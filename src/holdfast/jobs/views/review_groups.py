@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
-from holdfast.jobs.selections import Selection, error_types, failed_step
+from holdfast.jobs.selections import NO_ERROR, Selection, error_types, failed_step
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import Shape, time_text
 from holdfast.jobs.views.text import error_line
@@ -19,9 +19,6 @@ READS_AT_ONCE = 100
 
 EXAMPLES = 3
 """How many of its newest jobs a group names."""
-
-NO_ERROR = "(no error)"
-"""Stands for the error of a job that has none."""
 
 
 class ReviewGroup(Struct, frozen=True, kw_only=True):
@@ -43,8 +40,7 @@ class ReviewGroup(Struct, frozen=True, kw_only=True):
 
     def selection(self) -> Selection:
         """Return what selects the jobs of this group, for an act on all of them."""
-        error = None if self.error == NO_ERROR else self.error
-        return Selection(states=(State.REVIEW,), type=self.type, step=self.step, error=error)
+        return Selection(states=(State.REVIEW,), type=self.type, step=self.step, error=self.error)
 
     def shape(self) -> Shape:
         """As JSON."""

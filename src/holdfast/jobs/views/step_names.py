@@ -14,7 +14,7 @@ from holdfast.core.canonical import canonical
 from holdfast.core.errors import BadValue
 from holdfast.core.keys import digest
 from holdfast.core.model import Job, Step, StepState
-from holdfast.core.places import group_of, in_order
+from holdfast.core.places import group_of, in_order, level_of, paths_down
 from holdfast.jobs.views.shapes import plain_value
 from holdfast.jobs.views.text import one_line
 
@@ -64,15 +64,23 @@ def number_steps(steps: Sequence[Step], places: Mapping[str, int]) -> dict[str, 
     }
 
 
+def call_order(paths: Sequence[str], places: Mapping[str, int]) -> list[str]:
+    """Return recorded paths in the order in which the code called the steps, also of different names and levels."""
+    levels: dict[str, dict[str, None]] = {}
+    for path in paths:
+        for one in steps_above(path):
+            levels.setdefault(level_of(one), {})[one] = None
+    place = {path: n for level in levels.values() for n, path in enumerate(in_order(list(level), places))}
+    return sorted(paths, key=lambda path: [place[one] for one in steps_above(path)])
+
+
 def has_hash(path: str) -> bool:
     """Whether a path has a hash of arguments instead of a key."""
     return any(_HASHED.fullmatch(part.partition("#")[2].partition("#")[0]) for part in path.split("/"))
 
 
-def steps_above(path: str) -> list[str]:
-    """Return the paths of a step and of the steps around it, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+steps_above = paths_down
+"""The paths of a step and of the steps around it, the outermost first."""
 
 
 def _candidates(job: Job, steps: Sequence[Step]) -> Iterator[str]:

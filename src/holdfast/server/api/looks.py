@@ -41,8 +41,8 @@ from holdfast.jobs.views.pages.places import (
     WorkerPage,
     WorkersPage,
 )
-from holdfast.jobs.views.pages.review_page import view_review_item, view_review_page
-from holdfast.jobs.views.pages.reviews import ReviewItem, ReviewPage
+from holdfast.jobs.views.pages.review_page import view_review_groups, view_review_item, view_review_page
+from holdfast.jobs.views.pages.reviews import ReviewGroups, ReviewItem, ReviewPage
 from holdfast.jobs.views.pages.search import JobsPage, Search, view_jobs_page
 from holdfast.jobs.views.pages.step_pages import view_log, view_step, view_steps
 from holdfast.jobs.views.pages.timeline import view_timeline
@@ -177,6 +177,11 @@ async def review(ask: Ask) -> ReviewPage:
     return await view_review_page(ask.jobs)
 
 
+async def review_groups(ask: Ask) -> ReviewGroups:
+    """Read the jobs in review in groups."""
+    return await view_review_groups(ask.jobs)
+
+
 async def review_item(ask: Ask) -> ReviewItem:
     """Read what is open for one job."""
     id = await id_of(ask)
@@ -254,6 +259,8 @@ LOOKS = (
               query=CompareQuery),
     Operation("GET", "/jobs/{id}/export", "export_job", "Read a job as a run file", READ, Any, export),
     Operation("GET", "/review", "get_review", "Read what needs a person", READ, ReviewPage, review),
+    Operation("GET", "/review/groups", "get_review_groups", "Read the jobs in review by what stopped them", READ,
+              ReviewGroups, review_groups),
     Operation("GET", "/review/{id}", "get_review_item", "Read what is open for one job", READ, ReviewItem,
               review_item),
     Operation("GET", "/queues", "get_queues", "Read all queues", READ, QueuesPage, queues),

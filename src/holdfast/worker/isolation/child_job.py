@@ -250,7 +250,7 @@ def _outcome(
         drift=attempt.journal.calls.drift_lines(),
         kept_slot=attempt.kept_slot,
         vanished=attempt.journal.calls.vanished_counts(),
-        places=attempt.journal.calls.places(),
+        places=attempt.journal.calls.places(completes=error is None and stop is None),
         worn=worn or isinstance(error, MemoryError),
         throttle=throttle_of_job(error, time.time(), is_limited=bool(attempt.job.options.limits)),
     )

@@ -2,7 +2,7 @@
 
 import shlex
 
-from holdfast.core.lifecycle import EVENT_ROWS
+from holdfast.core.lifecycle import EVENT_ROWS, SETTLED
 from holdfast.core.model import Event, Job, State
 from holdfast.jobs.views.pages.parts import Act
 from holdfast.jobs.views.text import plural, short_id
@@ -49,6 +49,14 @@ def doubt_acts(id: str, path: str) -> tuple[Act, Act]:
         _act(id, "resolve-step", "It happened", f"{command} --result JSON"),
         _act(id, "resolve-step", "It did not", f"{command} --again"),
     )
+
+
+def step_acts(job: Job, path: str) -> tuple[Act, ...]:
+    """Return what can be done with a recorded step: run it again, or make a run that begins before it."""
+    short, named = short_id(job.id), shlex.quote(clean(path))
+    again = _act(job.id, "rerun", "Run it again", f"rerun {short} {named}")
+    fork = _act(job.id, "fork", "Fork before it", f"fork {short} --until {named}")
+    return (again, fork) if job.state in SETTLED else (fork,)
 
 
 def budget_act(id: str) -> Act:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Job, Where
 from holdfast.jobs.bulk_acts import NO_WORKER, PAGES_COUNTED, Act, Progress, act_progress, check_act, served_queues
+from holdfast.jobs.replay_plans import preview_replays
 from holdfast.jobs.selections import Selection, read_page
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.pages import parts
@@ -35,6 +36,8 @@ class BulkPreview(Struct, frozen=True, kw_only=True):
     act: str
     sentence: str
     """"Cancel 1,000+ jobs (queue video): what they made is undone."."""
+    plan: str
+    """What a replay runs again and keeps, its time and its cost; empty for other acts, and for too many jobs."""
     total: int
     is_least: bool
     sample: tuple[JobLine, ...]
@@ -81,11 +84,17 @@ async def preview_bulk(jobs: Jobs, act: Act) -> BulkPreview:
         now=moment(now),
         act=act.verb,
         sentence=as_sentence(words if total else f"no job matches ({one_line(chosen.words())})"),
+        plan=await _plan(jobs, act) if total and not is_least else "",
         total=total,
         is_least=is_least,
         sample=await job_lines(jobs, found[:SAMPLE]),
         command=_command(act),
     )
+
+
+async def _plan(jobs: Jobs, act: Act) -> str:
+    """Say what a replay would do to all jobs together, without their number."""
+    return str(await preview_replays(jobs, act.chosen)).partition("\n")[2] if act.verb == "replay" else ""
 
 
 async def _concerned(jobs: Jobs, chosen: Selection) -> tuple[list[Job], int, bool]:

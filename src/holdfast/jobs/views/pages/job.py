@@ -126,6 +126,17 @@ class ChildrenTab(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobLine, ...]
 
 
+class MadeFrom(Struct, frozen=True, kw_only=True):
+    """The run that a rerun or a fork was made from."""
+
+    job: str
+    short: str
+    how: str
+    """"rerun" or "fork"."""
+    words: str
+    """"A rerun of 4f2a91bc at draw, item 3: the hand has six fingers."."""
+
+
 class JobPage(Struct, frozen=True, kw_only=True):
     """One job, with everything that its page shows."""
 
@@ -157,6 +168,7 @@ class JobPage(Struct, frozen=True, kw_only=True):
     error: ErrorShown | None
     log: tuple[LogLine, ...]
     undo: str
+    made_from: MadeFrom | None
     acts: tuple[Act, ...]
 
 
@@ -190,6 +202,13 @@ class StepsPage(Struct, frozen=True, kw_only=True):
     next: str | None
 
 
+class RejectedShown(Struct, frozen=True, kw_only=True):
+    """What a person said about a step's earlier result, and that result."""
+
+    feedback: str
+    result: Value | None
+
+
 class StepPage(Struct, frozen=True, kw_only=True):
     """One step with its result and its cost."""
 
@@ -198,6 +217,13 @@ class StepPage(Struct, frozen=True, kw_only=True):
     spent: dict[str, float]
     key: str
     """The key that a provider gets for it (`idempotency_key`)."""
+    code: str
+    """The fingerprint of the code that made it; empty if none is known."""
+    is_effect: bool
+    """Whether it has `effect="once"`: it happens again only if a person allows it."""
+    rejected: RejectedShown | None
+    """What it had recorded before a person wanted it to run again."""
+    acts: tuple[Act, ...]
 
 
 class LogPage(Struct, frozen=True, kw_only=True):

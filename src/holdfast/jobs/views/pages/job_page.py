@@ -23,6 +23,7 @@ from holdfast.jobs.views.pages.job import (
     CostLine,
     JobPage,
     LogLine,
+    MadeFrom,
     StoryEntry,
     StoryPage,
 )
@@ -33,11 +34,14 @@ from holdfast.jobs.views.pages.story import cut_steps, losses_in, stage_ends, st
 from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.remarks import count_lost_workers
 from holdfast.jobs.views.step_names import name_steps
-from holdfast.jobs.views.text import MOMENT_MS, one_line, plural, span
+from holdfast.jobs.views.text import MOMENT_MS, one_line, plural, short_id, span
 from holdfast.safe_text import clean
 
 HEADS_READ = PAGE_LIMIT
 """Of a job with more steps, only counts are read."""
+
+MADE = ("rerun", "fork")
+"""How a run can be made from another one."""
 
 LARGE_FACTS = {"arguments", "result"}
 """Facts that have a place of their own."""
@@ -97,6 +101,7 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         error=error_shown(job.error),
         log=log_lines_shown(await jobs.log(id) if job.epoch else [])[-LOG_SHOWN:],
         undo=_undo(job, to_undo),
+        made_from=_made_from(history),
         acts=job_acts(job, to_undo),
     )
 
@@ -333,6 +338,19 @@ def _log_line(text: str) -> LogLine:
 
 def _undo(job: Job, to_undo: int) -> str:
     return f"{plural(to_undo, 'thing')} to undo if it is cancelled or discarded" if to_undo else ""
+
+
+def _made_from(history: Sequence[Entry]) -> MadeFrom | None:
+    """Return the run that this one was made from, as its second entry says."""
+    notes = (entry.note for entry in history if entry.event == Event.ACTIVATE)
+    found = next(((how, note) for note in notes for how in MADE if isinstance(note.get(how), str)), None)
+    if found is None:
+        return None
+    how, note = found
+    id, at, reason = (one_line(str(note.get(name, ""))) for name in (how, "at", "reason"))
+    where = f" {'at' if how == 'rerun' else 'before'} {at}" if at else ""
+    words = f"a {how} of {short_id(id)}{where}{f': {reason}' if reason else ''}"
+    return MadeFrom(job=id, short=short_id(id), how=how, words=as_sentence(words))
 
 
 def running_words(running: Running, now: Time) -> str:

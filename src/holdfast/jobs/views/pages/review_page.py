@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.core.keys import idempotency_key
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time
+from holdfast.core.reruns import Again, again_in, generation_of
 from holdfast.jobs.questions import Question
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.form import fields_of
@@ -21,12 +22,15 @@ from holdfast.jobs.views.pages.reviews import (
     FormField,
     QuestionCard,
     ReviewCard,
+    ReviewGroupLine,
+    ReviewGroups,
     ReviewItem,
     ReviewLine,
     ReviewPage,
 )
 from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.remarks import owner_words, refusal_words
+from holdfast.jobs.views.review_groups import ReviewGroup, view_groups
 from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.text import ago, error_line, plural, short_id, span, time_left
@@ -64,6 +68,31 @@ async def view_review_page(jobs: Jobs) -> ReviewPage:
             for one in needs
         ),
         total=total,
+    )
+
+
+async def view_review_groups(jobs: Jobs) -> ReviewGroups:
+    """Read the jobs in review by what stopped them, the largest group first."""
+    found, now = await view_groups(jobs), await jobs.engine.now()
+    total = sum(group.count for group in found)
+    words = f"{plural(total, 'job')} in review, in {plural(len(found), 'group')}" if found else "no job is in review"
+    return ReviewGroups(
+        now=moment(now), sentence=as_sentence(words), groups=tuple(map(_group_line, found)), total=total
+    )
+
+
+def _group_line(group: ReviewGroup) -> ReviewGroupLine:
+    return ReviewGroupLine(
+        type=group.type,
+        step=group.step,
+        error=group.error,
+        count=group.count,
+        first=moment(group.first),
+        last=moment(group.last),
+        in_doubt=group.in_doubt,
+        message=group.message,
+        examples=group.examples,
+        where={"type": group.type, "step": group.step, "error": group.error},
     )
 
 
@@ -117,7 +146,7 @@ async def review_card(jobs: Jobs, job: Job, now: Time, schema: Mapping[str, Any]
     since = brought[-1].at if brought else job.created_at
     own = {step.path: step for step in steps if not step.path.startswith("~")}
     names = name_steps(job, list(own.values()))
-    doubts = steps_in_doubt(job, steps)
+    doubts, reruns = steps_in_doubt(job, steps), again_in(steps)
     return ReviewCard(
         job=job.id,
         short=short_id(job.id),
@@ -130,8 +159,10 @@ async def review_card(jobs: Jobs, job: Job, now: Time, schema: Mapping[str, Any]
         since_words=f"for {span(max(0, now - since))}",
         before=", ".join(owner_words(job)),
         error=error_shown(job.error),
-        doubts=tuple(_doubt(job, one, own, names, history) for one in doubts),
-        may_not_fit=tuple(_doubt(job, one, own, names, history) for one in steps_that_may_not_fit(job, steps, history)),
+        doubts=tuple(_doubt(job, one, own, names, history, reruns) for one in doubts),
+        may_not_fit=tuple(
+            _doubt(job, one, own, names, history, reruns) for one in steps_that_may_not_fit(job, steps, history)
+        ),
         arguments=await value_shown(jobs.engine, job.args),
         schema=None if schema is None else dict(schema),
         replay_words=_replay_words(list(own.values()), len(doubts)),
@@ -140,7 +171,12 @@ async def review_card(jobs: Jobs, job: Job, now: Time, schema: Mapping[str, Any]
 
 
 def _doubt(
-    job: Job, one: StepInDoubt, steps: Mapping[str, Step], names: Mapping[str, str], history: list[Entry]
+    job: Job,
+    one: StepInDoubt,
+    steps: Mapping[str, Step],
+    names: Mapping[str, str],
+    history: list[Entry],
+    reruns: Mapping[str, Again],
 ) -> DoubtCard:
     step = steps.get(one.path)
     claims = {entry.epoch: entry.by for entry in history if entry.event == "claim"}
@@ -152,7 +188,7 @@ def _doubt(
         error=one.raised,
         started_at=None if step is None else moment(step.started_at),
         worker="" if step is None else claims.get(step.epoch, ""),
-        key=idempotency_key(job.id, one.path),
+        key=idempotency_key(job.id, one.path, generation_of(one.path, reruns)),
         happened=happened,
         again=again,
     )

@@ -115,3 +115,29 @@ class ReviewItem(Struct, frozen=True, kw_only=True):
     now: Moment
     questions: tuple[QuestionCard, ...]
     review: ReviewCard | None
+
+
+class ReviewGroupLine(Struct, frozen=True, kw_only=True):
+    """Jobs of one type that were stopped by the same kind of error in the same step. `where` selects all of them."""
+
+    type: str
+    step: str
+    error: str
+    count: int
+    first: Moment
+    last: Moment
+    in_doubt: int
+    """How many of them have an effect in doubt."""
+    message: str
+    """The newest one's error."""
+    examples: tuple[str, ...]
+    where: dict[str, str]
+
+
+class ReviewGroups(Struct, frozen=True, kw_only=True):
+    """The jobs in review by what stopped them, the largest group first."""
+
+    now: Moment
+    sentence: str
+    groups: tuple[ReviewGroupLine, ...]
+    total: int
