@@ -10,7 +10,7 @@ EXAMPLES := 60
 unexport PYTHONDONTWRITEBYTECODE
 # Most tests wait most of the time: a few more processes than cores keep the cores busy.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-PYTEST := $(BIN)/python -m pytest -q --dist worksteal
+PYTEST := $(BIN)/python -m tools.run_tests -q --dist worksteal
 SOAK_MINUTES ?= 60
 PEERS := .venv-peers
 
