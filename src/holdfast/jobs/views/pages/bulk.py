@@ -81,10 +81,11 @@ async def preview_bulk(jobs: Jobs, act: Act) -> BulkPreview:
     words = f"{act.verb} {number} ({one_line(chosen.words())}): {EFFECTS[act.verb]}"
     if not await served_queues(jobs):
         words += f"; {NO_WORKER}"
+    none = "none of the jobs looked at matches; the act looks at all of them" if is_least else "no job matches"
     return BulkPreview(
         now=moment(now),
         act=act.verb,
-        sentence=as_sentence(words if total else f"no job matches ({one_line(chosen.words())})"),
+        sentence=as_sentence(words if total else f"{none} ({one_line(chosen.words())})"),
         total=total,
         is_least=is_least,
         sample=await job_lines(jobs, found[:SAMPLE]),
