@@ -227,7 +227,7 @@ async def test_a_wrong_stream_is_refused():
             assert words in answer.json()["detail"]
         id = await client.submit("film", [{"title": "x"}])
         for wrong in (b"x", b"-1", "²".encode("latin-1"), b"9" * 19):
-            answer = await client.get(f"/api/v1/jobs/{id}/events", headers={"Last-Event-ID": wrong})
+            answer = await client.get(f"/api/v1/jobs/{id}/events", headers={b"Last-Event-ID": wrong})
             assert answer.status_code == 400
             assert "Last-Event-ID" in answer.json()["detail"]
 

@@ -128,7 +128,8 @@ async def _narrowed(jobs: Jobs, chosen: Selection) -> tuple[list[Job], int, bool
 
 def _command(act: Act) -> str:
     """Return the command that does the same, or "" if none does: no option of the command line selects by a tag."""
-    chosen, options = act.chosen, []
+    chosen = act.chosen
+    options: list[str] = []
     if chosen.ids:
         if chosen.states or len(chosen.ids) > (1 if act.verb == "resolve" else IDS_NAMED):
             return ""
