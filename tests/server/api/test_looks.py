@@ -239,7 +239,7 @@ async def test_the_error_text_is_searched_only_in_review():
 
 
 async def test_a_search_for_an_error_among_jobs_of_another_type_is_bounded(monkeypatch):
-    monkeypatch.setattr("holdfast.jobs.views.pages.search.SCAN_LIMIT", 20)
+    monkeypatch.setattr("holdfast.jobs.views.pages.search.ERRORS_READ", 20)
     async with served(make_app()) as (server, client):
         engine = (await server.open()).engine
         searches = 0

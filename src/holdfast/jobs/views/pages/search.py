@@ -8,7 +8,7 @@ from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.keys import new_id
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
-from holdfast.core.searches import SCAN_LIMIT, Page, matches
+from holdfast.core.searches import Page, matches
 from holdfast.jobs.ids import find_job
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.names import suggest_names
@@ -18,6 +18,9 @@ from holdfast.jobs.views.text import error_line, one_line, plural
 
 ERROR_READ = 4_000
 """How many characters of an error are searched."""
+
+ERRORS_READ = 2_000
+"""How many jobs in review a search for an error reads at most: more take longer than a page may."""
 
 
 class Token(Struct, frozen=True):
@@ -126,10 +129,10 @@ def _has_error(job: Job, search: Search) -> bool:
 
 
 async def _with_error(jobs: Jobs, search: Search, after: str) -> Page:
-    """Search the errors of jobs in review, page by page, up to SCAN_LIMIT jobs."""
+    """Search the errors of jobs in review, page by page, up to ERRORS_READ jobs."""
     found: list[Job] = []
     scanned = 0
-    while scanned < SCAN_LIMIT:
+    while scanned < ERRORS_READ:
         page = await jobs.engine.search(search.where, after, PAGE_LIMIT)
         for number, job in enumerate(page.jobs, scanned + 1):
             if _has_error(job, search):
