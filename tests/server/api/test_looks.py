@@ -3,12 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
+from holdfast import chain, group
 from holdfast.core.changes import complete
 from holdfast.core.keys import new_id
 from holdfast.core.model import Presence, Running, RunningItem, Step, StepState, Where
 from holdfast.core.searches import Page
 from holdfast.jobs.lost_workers import decide_loss, read_past
 from tests.server.api.film import make_app, served, settled
+from tests.support.given import until
 
 
 async def test_a_finished_job_has_its_sentence_stages_items_story_and_cost():
@@ -272,6 +274,24 @@ async def test_a_page_of_jobs_counts_the_store_once_and_only_where_counts_are_sh
         await client.look("/jobs", key="order-42")
 
     assert counts == 1
+
+
+async def test_a_flow_is_shown_with_its_jobs_and_the_steps_to_come():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        run = await chain(group(app.s("approve", "one"), app.s("approve", "two")), app.s("broken")).submit()
+        jobs = await app.open()
+
+        async def both_ask() -> bool:
+            return len(await jobs.questions()) == 2
+
+        await until(both_ask)
+        tree = await client.look(f"/jobs/{run.id}/tree")
+
+    *asking, last = tree["parts"]
+    assert (tree["name"], tree["state"]) == ("chain", "pending")
+    assert [(one["type"], one["state"]) for one in asking] == [("approve", "pending")] * 2
+    assert (last["type"], last["id"], last["is"]) == ("broken", None, "not started yet")
 
 
 async def test_the_overview_counts_and_says_what_needs_a_person():
