@@ -9,7 +9,7 @@ import pytest
 from holdfast import App, JobFailed, Retry, step
 from holdfast.conformance.given import StoreClock, job
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs.lost_workers import Past, decide_loss
+from holdfast.jobs.lost_workers import ALIVE, Past, decide_loss
 from holdfast.jobs.service import Jobs
 from holdfast.telemetry.counters import PAIRS_LIMIT, Counters
 from holdfast.telemetry.metrics import METRICS, SUBMITTED, Histogram, as_text, histogram_lines, sample_lines
@@ -87,10 +87,13 @@ def promtool_accepts(text: str) -> None:
 async def test_how_long_the_store_takes_and_when_a_death_is_noticed_are_counted():
     engine, counters, clock = MemoryEngine(), Counters(), StoreClock(settable=True)
     engine.observe(counters)
-    await engine.insert([job(clock)])
-    [held] = await engine.claim("w-1", ["default"], 1)
-    loss = decide_loss(held, Past([], []), clock(), by="w-2", why="its worker vanished", silent=True, silent_ms=1_500)
-    await engine.commit([loss])
+    await engine.insert([job(clock), job(clock)])
+    dead, stale = await engine.claim("w-1", ["default"], 2)
+    losses = [
+        decide_loss(dead, Past([], []), clock(), by="w-2", why="no heartbeat for 2 s", silent_ms=1_500),
+        decide_loss(stale, Past([], []), clock(), by="w-2", why=f"no progress; {ALIVE}", silent_ms=300),
+    ]
+    await engine.commit(losses)
 
     lines = counters.lines()
     for act in ("insert", "claim", "commit"):

@@ -12,7 +12,7 @@ from holdfast import forking
 from holdfast.core.model import Change, Event, Job, State
 from holdfast.engines.observers import Act, StepOutcome
 from holdfast.jobs.job_events import JobEvent
-from holdfast.jobs.lost_workers import SILENT_FOR
+from holdfast.jobs.lost_workers import noticed_after
 from holdfast.telemetry.metrics import (
     ACT_SECONDS,
     ATTEMPT_DURATION,
@@ -102,8 +102,7 @@ class Counters:
                 outcome = OUTCOMES.get(change.event)
                 if change.before is not State.ACTIVE or outcome is None:
                     continue
-                silent = change.note.get(SILENT_FOR)
-                if isinstance(silent, int):
+                if (silent := noticed_after(change.note)) is not None:
                     self._notices.add(silent / 1_000)
                 pair = self._pair(change.job.type, change.job.queue)
                 self._attempts[(*pair, outcome)] += 1
