@@ -88,6 +88,10 @@ bench: $(VENV)/.dev ## measure speed, as ratios to the raw store and to peers in
 	  $(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/dashboard.py {url} || failed=1; \
 	  exit $$failed; else echo "no browser: the dashboard was not measured"; fi
 	@$(BIN)/python benchmarks/replays.py
+	@$(BIN)/python benchmarks/telemetry.py
+	@$(BIN)/python benchmarks/followers.py sqlite:///jobs.db
+	@$(BIN)/python benchmarks/search.py sqlite:///jobs.db
+	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/search.py {url}
 	@for program in 'shared_limits.py {}' 'shared_limits.py {} --steps 2000' 'unique.py {}' 'fairness.py {}' \
 	  'schedules.py {}'; do for server in '' '-m tests.support.postgres_server --safe' '-m tests.support.redis_server'; do \
 	  if [ -z "$$server" ]; then $(BIN)/python benchmarks/$${program/'{}'/sqlite:///jobs.db}; \

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from holdfast.conformance.given import StoreClock, job
 from holdfast.core.changes import complete
+from holdfast.core.errors import Invalid
 from holdfast.core.model import Applied, Change, Conflict, Job, Step, StepState
 from holdfast.engines.memory import MemoryEngine
-from holdfast.engines.observers import StepOutcome
+from holdfast.engines.observers import Act, StepOutcome
 
 
 class Ears:
@@ -17,6 +19,7 @@ class Ears:
         self.claimed: list[str] = []
         self.changed: list[tuple[str, str]] = []
         self.fenced = 0
+        self.acts: list[str] = []
 
     def heard_inserts(self, jobs: Sequence[Job]) -> None:
         self.inserted += [job.id for job in jobs]
@@ -31,6 +34,10 @@ class Ears:
         self.fenced += number
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None: ...
+
+    def heard_act(self, act: Act, seconds: float) -> None:
+        assert 0 <= seconds < 60
+        self.acts.append(act)
 
 
 def given() -> tuple[MemoryEngine, StoreClock, Ears]:
@@ -50,6 +57,18 @@ async def test_an_observer_hears_of_new_jobs_once():
     await engine.insert([second])
 
     assert ears.inserted == [first.id, second.id]
+
+
+async def test_an_observer_hears_how_long_each_act_took_that_the_store_answered():
+    engine, clock, ears = given()
+    await engine.insert([job(clock), job(clock)])
+    one, two = await engine.claim("w-1", ["default"], 2)
+    await engine.commit([complete(one, clock(), by="w-1", result="1")])
+    await engine.turn([complete(two, clock(), by="w-1", result="1")], "w-1", ["default"], 1)
+    with pytest.raises(Invalid):
+        await engine.claim("", ["default"], 1)
+
+    assert ears.acts == ["insert", "claim", "commit", "turn"]
 
 
 async def test_an_observer_hears_of_accepted_changes_only():

@@ -11,6 +11,8 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from holdfast import App
+from holdfast.core.errors import NotAllowed
 from holdfast.engines import engine_for
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.tokens import create_token, revoke_token
@@ -360,3 +362,25 @@ async def test_an_open_request_may_finish_when_the_server_stops():
     assert rest.when()
     assert b'{"bytes":4}' in await reader.read()
     writer.close()
+
+
+async def test_an_app_whose_token_may_only_submit_submits_and_is_told_what_it_may_not():
+    async with serving() as (server, port):
+        jobs = await server.open()
+        text, _ = await create_token(jobs.engine, "clerk", ["submit"], by="test")
+        app = App(f"http://127.0.0.1:{port}", token=text)
+
+        @app.job
+        async def film(title: str) -> str:
+            raise AssertionError("runs elsewhere")
+
+        run = await film.submit("sea", key="order-42")
+        again = await film.submit("sea", key="order-42")
+        with pytest.raises(NotAllowed, match="needs the scope read"):
+            await run.status()
+        with pytest.raises(NotAllowed, match="needs the scope act"):
+            await run.cancel()
+        await app.close()
+
+        assert again.id == run.id
+        assert (await jobs.get(run.id)).args == '["sea"]'

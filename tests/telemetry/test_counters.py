@@ -8,6 +8,8 @@ import pytest
 
 from holdfast import App, JobFailed, Retry, step
 from holdfast.conformance.given import StoreClock, job
+from holdfast.engines.memory import MemoryEngine
+from holdfast.jobs.lost_workers import ALIVE, Past, decide_loss
 from holdfast.jobs.service import Jobs
 from holdfast.telemetry.counters import PAIRS_LIMIT, Counters
 from holdfast.telemetry.metrics import METRICS, SUBMITTED, Histogram, as_text, histogram_lines, sample_lines
@@ -80,6 +82,27 @@ def promtool_accepts(text: str) -> None:
             [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
+
+
+async def test_how_long_the_store_takes_and_when_a_death_is_noticed_are_counted():
+    engine, counters, clock = MemoryEngine(), Counters(), StoreClock(settable=True)
+    engine.observe(counters)
+    await engine.insert([job(clock), job(clock)])
+    dead, stale = await engine.claim("w-1", ["default"], 2)
+    losses = [
+        decide_loss(dead, Past([], []), clock(), by="w-2", why="no heartbeat for 2 s", silent_ms=1_500),
+        decide_loss(stale, Past([], []), clock(), by="w-2", why=f"no progress; {ALIVE}", silent_ms=300),
+    ]
+    await engine.commit(losses)
+
+    lines = counters.lines()
+    for act in ("insert", "claim", "commit"):
+        assert f'holdfast_store_seconds_count{{act="{act}"}} 1' in lines
+    assert "holdfast_claim_duration_seconds_count 1" in lines
+    assert "holdfast_death_notice_seconds_count 1" in lines
+    assert "holdfast_death_notice_seconds_sum 1.5" in lines
+    assert 'holdfast_death_notice_seconds_bucket{le="1"} 0' in lines
+    promtool_accepts(as_text(lines))
 
 
 async def test_pairs_beyond_the_limit_are_counted_together():

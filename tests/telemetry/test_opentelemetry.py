@@ -208,6 +208,12 @@ async def test_replayed_steps_have_no_span_but_are_counted(collector):
     assert ends["completed"].count == 1
     assert ends["failed"].count == 1
     assert ends["failed"].attributes["error.type"] == "OSError"
+    acts = {
+        point.attributes["messaging.operation.name"]: point for point in points["messaging.client.operation.duration"]
+    }
+    assert acts["insert"].attributes["messaging.operation.type"] == "send"
+    assert acts["insert"].count == 1
+    assert acts["claim"].attributes["messaging.operation.type"] == "receive"
 
 
 async def test_an_own_trace_context_in_meta_is_kept(collector):

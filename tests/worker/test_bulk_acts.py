@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import App
 from holdfast.core.errors import Invalid, NotFound
-from holdfast.core.model import Job, State
+from holdfast.core.model import PAGE_LIMIT, Job, State
 from holdfast.jobs.bulk_acts import Act, Progress, act_progress, count_concerned, submit_act
 from holdfast.jobs.selections import Selection
 from holdfast.jobs.service import Jobs
@@ -166,6 +166,30 @@ async def test_what_an_act_can_not_do_is_refused_with_what_it_can(app: App):
         await submit_act(jobs, Act("delete", Selection()))  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="10,001 ids, and at most 10,000 are allowed"):
         await submit_act(jobs, Act("replay", Selection(ids=("x",) * 10_001)))
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_an_act_among_too_many_jobs_to_look_at_is_submitted_and_finds_them(
+    app: App, engine: Watched, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.jobs.bulk_acts.PAGES_COUNTED", 1)
+    monkeypatch.setattr("holdfast.jobs.views.pages.bulk.PAGES_COUNTED", 1)
+    make_jobs(app)
+    await app.draw.submit_many([(n,) for n in range(PAGE_LIMIT + 1)], delay="1h")  # type: ignore[attr-defined]
+    late = await app.draw.with_options(tags=["old"], delay="1h").submit(0)  # type: ignore[attr-defined]
+    jobs = await app.open()
+    asked = Act("cancel", Selection(tag="old"))
+    before = await preview_bulk(jobs, asked)
+    looked = engine.calls["find"]
+    act = await submit_act(jobs, asked)
+    assert engine.calls["find"] == looked + 1
+    async with app.worker():
+        after = await ended(jobs, act)
+
+    assert (before.total, before.is_least) == (0, True)
+    assert before.sentence.startswith("None of the jobs looked at matches; the act looks at all of them (tag old")
+    assert (after.state, after.outcome.done) == (State.COMPLETED, 1)
+    assert (await late.status()).state == "cancelled"
 
 
 async def test_an_act_on_a_queue_that_nobody_serves_runs_on_any_worker(app: App):

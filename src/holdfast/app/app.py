@@ -45,7 +45,7 @@ from holdfast.core.budgets import budget_of
 from holdfast.core.codec import Codec, Signature
 from holdfast.core.declared_limits import Limit, check_uses, declare
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, Moved, NotFound, StoreClosed
+from holdfast.core.errors import Invalid, Moved, NotAllowed, NotFound, StoreClosed
 from holdfast.core.events import check_event
 from holdfast.core.fairness import check_fair
 from holdfast.core.keys import check_queue
@@ -208,6 +208,9 @@ class App:
         except Moved:
             await self.engine.close()
             raise
+        except NotAllowed:
+            if not isinstance(self.engine, Remote):
+                raise  # otherwise the token may only submit, and the server refuses it if the jobs were moved
 
     def _worker_store(self) -> Jobs | None:
         """Return the worker's store if this is the process of an isolated job of this app, else None.

@@ -14,7 +14,7 @@ from holdfast.core.alerts import AlertEvent
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Change, Job
 from holdfast.core.suggestions import suggest
-from holdfast.engines.observers import StepOutcome
+from holdfast.engines.observers import Act, StepOutcome
 from holdfast.jobs.job_events import (
     ALERT_HOOK,
     HOOK_NAMES,
@@ -87,6 +87,9 @@ class AppHooks:
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """See Observer. There is no hook for steps."""
+
+    def heard_act(self, act: Act, seconds: float) -> None:
+        """See Observer. There is no hook for it."""
 
     def heard_changes(self, changes: Sequence[Change]) -> None:
         """See Observer."""

@@ -180,12 +180,14 @@ class Engine(Observed, KeepsBlobs, ABC):
         unless that lease is current, and counts each new child in its group. It wakes those who wait for the queue.
         """
         check_jobs(jobs)
+        began = time.perf_counter()
         if self.tracer is None:
             answers = await self._insert(jobs, parent) if jobs or parent is not None else []
         else:
             with self.tracer.sending(jobs) as jobs:
                 answers = await self._insert(jobs, parent) if jobs or parent is not None else []
         if self.observers:
+            self.announce_act("insert", began)
             self.announce_inserts(jobs, answers)
         return answers
 
@@ -224,8 +226,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         """
         check_worker(worker)
         asked = storable(dict.fromkeys(queues))
+        began = time.perf_counter()
         jobs = await self._claim(worker, asked, limit, _known(types)) if asked and limit > 0 else []
         if self.observers:
+            self.announce_act("claim", began)
             self.announce_claims(jobs)
         return jobs
 
@@ -237,7 +241,11 @@ class Engine(Observed, KeepsBlobs, ABC):
         is removed.
         """
         check_worker(presence.worker)
-        return await self._beat(presence)
+        began = time.perf_counter()
+        answer = await self._beat(presence)
+        if self.observers:
+            self.announce_act("beat", began)
+        return answer
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """Apply changes, each independently: a change that is refused (Conflict) has no effect on the others.
@@ -250,8 +258,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         queue, and the worker that lost the job. The job's permits end with its lease, in the same act.
         """
         check_changes(changes)
+        began = time.perf_counter()
         answers = await self._commit(changes) if changes else []
         if self.observers:
+            self.announce_act("commit", began)
             self.announce_answers(changes, answers)
         return answers
 
@@ -263,8 +273,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         replaced. An old epoch, or a job that isn't active, is a Conflict.
         """
         check_steps(steps)
+        began = time.perf_counter()
         answers = await self._record(steps) if steps else []
         if self.observers:
+            self.announce_act("record", began)
             self.announce_refusals(answers)
         return answers
 
@@ -281,8 +293,10 @@ class Engine(Observed, KeepsBlobs, ABC):
         """
         check_asks(asks)
         check_steps(steps)
+        began = time.perf_counter()
         answers = await self._admit(asks, steps) if asks or steps else ([], [])
         if self.observers:
+            self.announce_act("admit", began)
             self.announce_refusals((*answers[0], *answers[1]))
         return answers
 
@@ -303,8 +317,10 @@ class Engine(Observed, KeepsBlobs, ABC):
             return [], await self.claim(worker, queues, limit, types)
         check_changes(changes)
         check_worker(worker)
+        began = time.perf_counter()
         ended = await self._turn(changes, worker, storable(dict.fromkeys(queues)), max(0, limit), _known(types))
         if self.observers:
+            self.announce_act("turn", began)
             self.announce_answers(changes, ended[0])
             self.announce_claims(ended[1])
         return ended

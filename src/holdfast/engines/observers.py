@@ -1,5 +1,6 @@
 """Who hears what this process does with a store: hooks, metrics and traces. Must not know any store."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
@@ -8,6 +9,10 @@ from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Error, In
 
 StepOutcome = Literal["ran", "replayed", "failed"]
 """What a call of a step came to: its body ran and succeeded, a record answered it, or it failed after its last try."""
+
+
+Act = Literal["insert", "claim", "turn", "commit", "record", "admit", "beat"]
+"""What a process asks of a store. A `turn` commits and claims in one act."""
 
 
 class Observer(Protocol):
@@ -27,6 +32,9 @@ class Observer(Protocol):
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """A job that runs here has called a step of this name."""
+
+    def heard_act(self, act: Act, seconds: float) -> None:
+        """The store has answered an act of this process after so long. Acts that fail aren't heard of."""
 
 
 class Tracer(Protocol):
@@ -80,6 +88,12 @@ class Observed:
         """Tell the observers of a step that a job has called here."""
         for observer in self.observers:
             observer.heard_step(job, step, outcome)
+
+    def announce_act(self, act: Act, began: float) -> None:
+        """Tell the observers that the store has answered an act that began at this `time.perf_counter()`."""
+        seconds = time.perf_counter() - began
+        for observer in self.observers:
+            observer.heard_act(act, seconds)
 
     def announce_claims(self, jobs: Sequence[Job]) -> None:
         """Tell the observers that these jobs were claimed."""

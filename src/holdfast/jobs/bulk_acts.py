@@ -30,7 +30,7 @@ KEPT_MS = 30 * 24 * 60 * 60_000
 """How long an act that has ended is kept."""
 
 PAGES_COUNTED = 10
-"""How many pages of jobs are counted before an act is submitted. With more, its total is left open."""
+"""How many pages of jobs are looked at before an act is submitted. With more, its total is left open."""
 
 EXAMPLES = 20
 """How many refusals an act's result lists."""
@@ -109,7 +109,7 @@ async def served_queues(jobs: Jobs) -> Counter[str]:
 
 
 async def submit_act(jobs: Jobs, act: Act) -> Job:
-    """Submit an act. Raises NotFound if no job matches.
+    """Submit an act. Raises NotFound if no job matches, unless there are too many jobs to look at now.
 
     It goes to the queue that its first job is in, or if no worker takes jobs of that one, to the queue of most workers:
     every worker knows how to run it.
@@ -120,8 +120,8 @@ async def submit_act(jobs: Jobs, act: Act) -> Job:
     async for page in read_all(jobs.engine, act.chosen):
         total, read = total + len(page), read + 1
         queue = queue or (page[0].queue if page else "")
-        if queue and read >= PAGES_COUNTED:
-            total = 0
+        if read >= PAGES_COUNTED:
+            total, queue = 0, queue or act.chosen.queue or "default"
             break
     if not queue:
         raise NotFound(f"no job matches ({act.chosen.words()}), so there is nothing to {act.verb}")
@@ -161,8 +161,8 @@ async def act_progress(jobs: Jobs, id: str) -> Progress:
     job = await jobs.get(id)
     if job.type != BULK_TYPE:
         raise NotFound(f"job {id} is of type {job.type}, not an act on many jobs")
-    pages = [step for step in await jobs.engine.steps(id) if step.name == ACT_STEP and step.result is not None]
-    outcomes = [msgspec.json.decode(step.result or "{}", type=Outcome) for step in pages]
+    pages = await jobs.engine.steps_under(id, f"{ACT_STEP}#")  # those that choose are large
+    outcomes = [msgspec.json.decode(step.result, type=Outcome) for step in pages if step.result is not None]
     waits = job.state is State.AVAILABLE and job.queue not in await served_queues(jobs)
     hint = f"no worker takes jobs of queue {job.queue} now; it starts once one does" if waits else ""
     return Progress(id, job.state, act_of(job), sum(outcomes, Outcome()), hint)

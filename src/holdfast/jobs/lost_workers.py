@@ -4,7 +4,7 @@ Must not judge which worker is lost (`upkeep` and `worker` do). How many losses 
 from its history and the epochs of its records; nothing is stored for it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -32,6 +32,9 @@ CUT = "cut"
 
 SILENT_FOR = "silent_ms"
 """The key in a loss's note for how long the worker had been silent when its loss was noticed."""
+
+ALIVE = "its worker is alive"
+"""How the reason of a loss ends whose worker has heartbeats, but whose stage shows no progress."""
 
 HANDED_OVER = "steps"
 """The key in a release's note for the number of recorded steps. Only a job that had started has it."""
@@ -121,6 +124,12 @@ def _cut_by_loss(running: Running, past: Past, now: Time) -> dict[str, int]:
     """Return the steps that the lost worker ran last and did not record, and for how many milliseconds each had run."""
     recorded = {step.path for step in past.steps if step.state is not StepState.STARTED}
     return {one.path: max(0, now - one.since) for one in running.items if one.path not in recorded}
+
+
+def noticed_after(note: Mapping[str, Any]) -> int | None:
+    """For how many milliseconds a dead worker had been silent when its loss was noted; None if none died."""
+    silent = note.get(SILENT_FOR)
+    return silent if isinstance(silent, int) and not str(note.get("why", "")).endswith(ALIVE) else None
 
 
 def has_progressed(past: Past) -> bool:

@@ -6,21 +6,27 @@ Must be quick and must not raise: it is called within the work. It keeps no job 
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from holdfast import forking
 from holdfast.core.model import Change, Event, Job, State
-from holdfast.engines.observers import StepOutcome
+from holdfast.engines.observers import Act, StepOutcome
 from holdfast.jobs.job_events import JobEvent
+from holdfast.jobs.lost_workers import noticed_after
 from holdfast.telemetry.metrics import (
+    ACT_SECONDS,
     ATTEMPT_DURATION,
     ATTEMPTS,
+    CLAIM_DURATION,
     CLAIMS,
+    DEATH_NOTICE,
     FENCED,
     QUEUE_WAIT,
     RECOVERIES,
     STARTED,
     STEP_RETRIES,
     STEPS,
+    STORE_SECONDS,
     SUBMITTED,
     Histogram,
     Labels,
@@ -67,6 +73,8 @@ class Counters:
         self._recoveries: Counter[Labels] = Counter()
         self._waits: defaultdict[Labels, Histogram] = defaultdict(Histogram)
         self._durations: defaultdict[Labels, Histogram] = defaultdict(Histogram)
+        self._notices = Histogram()
+        self._acts: defaultdict[Labels, Histogram] = defaultdict(partial(Histogram, ACT_SECONDS))
         self._lock = threading.Lock()
         self._in_child = forking.InChild(self._start_over)
 
@@ -94,6 +102,8 @@ class Counters:
                 outcome = OUTCOMES.get(change.event)
                 if change.before is not State.ACTIVE or outcome is None:
                     continue
+                if (silent := noticed_after(change.note)) is not None:
+                    self._notices.add(silent / 1_000)
                 pair = self._pair(change.job.type, change.job.queue)
                 self._attempts[(*pair, outcome)] += 1
                 if outcome == "lost":
@@ -110,6 +120,11 @@ class Counters:
         """See Observer."""
         with self._lock:
             self._steps[(*_known(self._named, (job.type, step)), outcome)] += 1
+
+    def heard_act(self, act: Act, seconds: float) -> None:
+        """See Observer."""
+        with self._lock:
+            self._acts[(act,)].add(seconds)
 
     def heard_retry(self, event: JobEvent) -> None:
         """Count the retry of a step. A job that is retried is counted with its attempt."""
@@ -131,6 +146,9 @@ class Counters:
                 *sample_lines(STEP_RETRIES, self._retries),
                 *sample_lines(RECOVERIES, self._recoveries),
                 *sample_lines(FENCED, {(): self._fenced}),
+                *histogram_lines(DEATH_NOTICE, {(): self._notices}),
+                *histogram_lines(CLAIM_DURATION, {(): self._acts[("claim",)]}),
+                *histogram_lines(STORE_SECONDS, self._acts),
             ]
 
     def _pair(self, type: str, queue: str) -> Labels:

@@ -17,6 +17,10 @@ SECONDS = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 
 Labels = tuple[str, ...]
 
 
+ACT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""The same for one act of a store."""
+
+
 class Metric(Struct, frozen=True):
     """One metric: its name, its kind, what it means, and the names of its labels."""
 
@@ -67,23 +71,34 @@ FENCED = Metric(
     "counter",
     "Writes of this process that were refused: it had lost the lease.",
 )
+DEATH_NOTICE = Metric(
+    "holdfast_death_notice_seconds",
+    "histogram",
+    "From the last heartbeat of a lost worker to when this process took its job.",
+)
+CLAIM_DURATION = Metric("holdfast_claim_duration_seconds", "histogram", "How long the store takes for a claim.")
+STORE_SECONDS = Metric(
+    "holdfast_store_seconds", "histogram", "How long the store takes to answer this process.", ("act",)
+)
 
 METRICS = (
     *(JOBS, OLDEST_DUE, QUEUE_PAUSED, REVIEW_DEPTH, WORKERS, SLOTS, LIMIT_HELD, LIMIT_CLOSED, STORE_UP),
     *(SUBMITTED, CLAIMS, STARTED, QUEUE_WAIT, ATTEMPTS, ATTEMPT_DURATION, STEPS, STEP_RETRIES, RECOVERIES, FENCED),
+    *(DEATH_NOTICE, CLAIM_DURATION, STORE_SECONDS),
 )
 
 
 class Histogram:
     """How many observed values fall below each bound, and their sum."""
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one value."""
-        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
 
 
@@ -100,7 +115,7 @@ def histogram_lines(metric: Metric, samples: Mapping[Labels, Histogram]) -> list
     lines, names = _head(metric), (*metric.labels, "le")
     for labels, one in samples.items():
         total = 0
-        for bound, count in zip((*map(_number, SECONDS), "+Inf"), one.counts, strict=True):
+        for bound, count in zip((*map(_number, one.bounds), "+Inf"), one.counts, strict=True):
             total += count
             lines.append(f"{metric.name}_bucket{_labels(names, (*labels, bound))} {total}")
         shown = _labels(metric.labels, labels)

@@ -19,9 +19,9 @@ from holdfast import __version__
 from holdfast.core.limits import LABELS, META_CHARACTERS
 from holdfast.core.model import Change, Error, Event, Job, State
 from holdfast.engines.contract import Engine
-from holdfast.engines.observers import StepOutcome
+from holdfast.engines.observers import Act, StepOutcome
 from holdfast.telemetry.counters import OUTCOMES
-from holdfast.telemetry.metrics import SECONDS
+from holdfast.telemetry.metrics import ACT_SECONDS, SECONDS
 
 SYSTEM = "holdfast"
 
@@ -29,6 +29,9 @@ CHILD_MS = 1_000
 """An attempt that starts this soon after its submit is a child of the submit's span. A later one is only linked to it:
 a trace over hours helps nobody.
 """
+
+OPERATIONS: Mapping[Act, str] = {"insert": "send", "claim": "receive", "turn": "receive", "commit": "settle"}
+"""Which operation of messaging an act of the store is."""
 
 FAILURES = frozenset({Event.FAIL, Event.OVERRUN, Event.EXHAUST})
 
@@ -77,6 +80,12 @@ class OpenTelemetry:
             unit="s",
             description="From the claim of a job to its end here.",
             explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._acts = meter.create_histogram(
+            "messaging.client.operation.duration",
+            unit="s",
+            description="How long the store takes to answer this process.",
+            explicit_bucket_boundaries_advisory=ACT_SECONDS,
         )
         self._wait = meter.create_histogram(
             "holdfast.queue.wait",
@@ -211,6 +220,11 @@ class OpenTelemetry:
         self._steps.add(
             1, {"holdfast.job.type": job.type, "holdfast.step.name": step, "holdfast.step.outcome": outcome}
         )
+
+    def heard_act(self, act: Act, seconds: float) -> None:
+        """See Observer."""
+        if (what := OPERATIONS.get(act)) is not None:
+            self._acts.record(seconds, {**_operation(what, ""), "messaging.operation.name": act})
 
 
 def _operation(what: str, queue: str) -> Attributes:

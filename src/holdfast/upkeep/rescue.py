@@ -36,7 +36,7 @@ from holdfast.core.reservations import (
 )
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_TYPE, notify_others, presence_of, running_of
-from holdfast.jobs.lost_workers import Past, decide_loss, read_past
+from holdfast.jobs.lost_workers import ALIVE, Past, decide_loss, read_past
 from holdfast.jobs.record_reads import by_job, pages_of
 from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.status import progress_records
@@ -198,7 +198,7 @@ class Rescue:
                 silent = in_words(_silent_ms(running, presence, snapshot))
                 why = (
                     f"stage {running.stage} showed no progress for {silent}, "
-                    f"longer than {in_words(running.stale_after_ms or 0)}; its worker is alive"
+                    f"longer than {in_words(running.stale_after_ms or 0)}; {ALIVE}"
                 )
                 return why, presence
         return None

@@ -1,9 +1,13 @@
 """Submits and acts over HTTP: typed where the app is loaded, refused with a code and what to do."""
 
+import shlex
+
+import click
 import pytest
 from msgspec import to_builtins
 
 from holdfast import current, step
+from holdfast.cli.main import main
 from holdfast.conformance.given import START
 from holdfast.core.keys import new_id
 from holdfast.core.model import State
@@ -293,6 +297,41 @@ async def test_an_act_on_many_jobs_selects_by_tag_error_and_failed_step(where):
 
     assert (preview["total"], preview["is_least"]) == (2, False)
     assert results == [7, 7]
+
+
+EVERY_STATE = "--state scheduled --state available --state pending --state active --state retryable"
+FIRST, SECOND = "0192f3a4-5b6c-7d8e-9f01-000000000001", "0192f3a4-5b6c-7d8e-9f01-000000000002"
+
+
+@pytest.mark.parametrize(
+    ("act", "where", "more", "command"),
+    [
+        ("cancel", {"queue": "video"}, {}, "holdfast cancel --queue video"),
+        ("cancel", {}, {}, f"holdfast cancel {EVERY_STATE}"),
+        ("cancel", {"type": "film", "state": ["review"]}, {}, "holdfast cancel --type film --state review"),
+        ("cancel", {"queue": "video", "tag": "old"}, {}, ""),
+        ("cancel", {"error": "ValueError"}, {}, ""),
+        ("cancel", {"ids": [FIRST, SECOND]}, {}, f"holdfast cancel {FIRST} {SECOND}"),
+        ("cancel", {"ids": [FIRST], "state": ["active"]}, {}, ""),
+        ("replay", {"type": "film", "state": ["review"]}, {}, "holdfast replay --type film"),
+        ("replay", {"step": "draw it"}, {"reason": "it's up"},
+         "holdfast replay --failed-in 'draw it' --reason 'it'\"'\"'s up'"),
+        ("replay", {}, {}, ""),
+        ("discard", {"error": "ValueError"}, {}, "holdfast discard --error ValueError"),
+        ("resolve", {"type": "film"}, {"result": ["a b"]}, "holdfast resolve --type film --result '[\"a b\"]'"),
+        ("resolve", {"ids": [FIRST, SECOND]}, {}, ""),
+    ],
+)  # fmt: skip
+async def test_the_command_of_a_preview_does_the_same_or_there_is_none(act, where, more, command):
+    async with served(make_app()) as (_, client):
+        preview = await client.act("/bulk/preview", act=act, where=where, **more)
+
+    assert preview["command"] == command
+    if command:
+        _, verb, *options = shlex.split(command)
+        found = main.get_command(click.Context(main), verb)
+        assert found is not None
+        assert found.make_context(verb, options).params["reason"] == more.get("reason", "")
 
 
 async def test_an_act_on_many_jobs_is_previewed_and_done_by_a_worker():

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from holdfast.core.errors import StoreBusy
+from holdfast.core.errors import NotFound, StoreBusy
 from holdfast.server.api.events import Feeds
 from holdfast.server.api.watch import Watch
 from tests.server.api.film import make_app, served, settled
@@ -138,6 +138,81 @@ async def test_a_follower_far_behind_reads_the_store_itself(monkeypatch):
     assert len(versions) > 10
 
 
+async def test_a_follower_of_a_job_hears_that_the_store_is_away_and_misses_nothing(monkeypatch):
+    monkeypatch.setattr("holdfast.server.api.events.AWAY_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.server.api.events.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.server.api.events.ENTRIES_KEPT", 3)
+    app = make_app()
+    async with served(app) as (server, client), app.worker():
+        id = await client.submit("approve", ["it"])
+        await settled(app, id)
+        for number in range(5):
+            await client.act(f"/jobs/{id}/signal", name="hint", value=number)
+        jobs, feeds = await server.open(), server.part(Feeds)
+        newest = (await jobs.get(id)).version
+        stream = feeds.follow(jobs, id, newest)
+        assert (await take(stream, 1))[0][0] == "progress"
+
+        async def away(*_: object) -> None:
+            raise StoreBusy("the store is away; try again")
+
+        with monkeypatch.context() as trouble:
+            trouble.setattr(jobs, "get", away)
+            trouble.setattr(jobs.engine, "history", away)
+            [(name, _, said)] = await take(stream, 1)
+            behind = asyncio.ensure_future(take(feeds.follow(jobs, id, 0), newest))
+            await asyncio.wait([behind], timeout=0.1)
+            assert not behind.done()
+        await client.act(f"/jobs/{id}/answer", value={"ok": True})
+        rest = [events_in(chunk) async for chunk in stream]
+
+    assert (name, said["detail"]) == ("trouble", "the store is away; try again")
+    assert [int(one[1]) for one in await behind if one[0] == "entry"] == list(range(1, newest + 1))
+    assert int(next(one for one in rest if one[0] == "entry")[1]) == newest + 1
+    assert rest[-1][0] == "end"
+
+
+async def test_a_follower_far_behind_of_a_job_that_was_pruned_is_told_so(monkeypatch):
+    monkeypatch.setattr("holdfast.server.api.events.ENTRIES_KEPT", 1)
+    monkeypatch.setattr("holdfast.server.api.events.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.server.api.events.WAIT_SECONDS", 0.02)
+    async with served(make_app()) as (server, client):
+        id = await client.submit("approve", ["it"], delay="1h")
+        for number in range(3):
+            await client.act(f"/jobs/{id}/signal", name="hint", value=number)
+        jobs, feeds = await server.open(), server.part(Feeds)
+        first = feeds.follow(jobs, id, 0)
+        await take(first, 1)
+
+        async def gone(*_: object) -> None:
+            raise NotFound("there is no such job in this store")
+
+        async def nothing(*_: object) -> list[object]:
+            return []
+
+        monkeypatch.setattr(jobs, "get", gone)
+        monkeypatch.setattr(jobs.engine, "history", nothing)
+        late = [events_in(chunk) async for chunk in feeds.follow(jobs, id, 0)]
+        await first.aclose()
+
+    assert late[-1][0] == "gone"
+
+
+async def test_a_stream_whose_reader_fails_ends_so_that_its_client_comes_back(monkeypatch):
+    async with served(make_app()) as (server, client):
+        id = await client.submit("approve", ["it"], delay="1h")
+        jobs = await server.open()
+
+        async def fails(*_: object) -> None:
+            raise RuntimeError("nobody expected this")
+
+        monkeypatch.setattr(jobs, "status", fails)
+        async with asyncio.timeout(20):
+            found = [events_in(chunk)[0] async for chunk in server.part(Feeds).follow(jobs, id, 0)]
+
+    assert found == ["entry"]
+
+
 async def test_a_wrong_stream_is_refused():
     async with served(make_app()) as (_, client):
         for query, words in (
@@ -151,8 +226,10 @@ async def test_a_wrong_stream_is_refused():
             assert answer.status_code == 400
             assert words in answer.json()["detail"]
         id = await client.submit("film", [{"title": "x"}])
-        answer = await client.get(f"/api/v1/jobs/{id}/events", headers={"Last-Event-ID": "x"})
-        assert answer.status_code == 400
+        for wrong in (b"x", b"-1", "²".encode("latin-1"), b"9" * 19):
+            answer = await client.get(f"/api/v1/jobs/{id}/events", headers={b"Last-Event-ID": wrong})
+            assert answer.status_code == 400
+            assert "Last-Event-ID" in answer.json()["detail"]
 
 
 async def test_a_slow_follower_gets_the_latest_state_not_all():

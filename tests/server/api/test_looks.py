@@ -3,10 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
+from holdfast import chain, group
 from holdfast.core.changes import complete
-from holdfast.core.model import Presence, Running, RunningItem, Step, StepState
+from holdfast.core.keys import new_id
+from holdfast.core.model import Presence, Running, RunningItem, Step, StepState, Where
+from holdfast.core.searches import Page
 from holdfast.jobs.lost_workers import decide_loss, read_past
 from tests.server.api.film import make_app, served, settled
+from tests.support.given import until
 
 
 async def test_a_finished_job_has_its_sentence_stages_items_story_and_cost():
@@ -226,8 +230,68 @@ async def test_the_error_text_is_searched_only_in_review():
         for id in ids:
             await settled(app, id)
         found = await client.look("/jobs", state="review", error="NO 2")
+        by_id = [await client.look("/jobs", id=id, state="review", error="no 2") for id in ids]
+        before = await client.look("/jobs", state="review", error="no", at="2020-01-01T00:00:00Z")
+        elsewhere = await client.get("/api/v1/jobs", params={"id": ids[1], "error": "no 2"})
 
     assert [job["id"] for job in found["jobs"]] == [ids[1]]
+    assert [[job["id"] for job in one["jobs"]] for one in by_id] == [[], [ids[1]]]
+    assert before["jobs"] == []
+    assert elsewhere.status_code == 400
+
+
+async def test_a_search_for_an_error_among_jobs_of_another_type_is_bounded(monkeypatch):
+    monkeypatch.setattr("holdfast.jobs.views.pages.search.ERRORS_READ", 20)
+    async with served(make_app()) as (server, client):
+        engine = (await server.open()).engine
+        searches = 0
+
+        async def search(where: Where, after: str, limit: int) -> Page:
+            nonlocal searches
+            searches += 1
+            return Page(jobs=(), next=new_id(searches, 0), scanned=10, is_cut=True)
+
+        monkeypatch.setattr(engine, "search", search)
+        found = await client.look("/jobs", state="review", type="rare", error="no")
+
+    assert (searches, found["scanned"], found["has_scanned_out"]) == (2, 20, True)
+    assert found["next"] == new_id(2, 0)
+
+
+async def test_a_page_of_jobs_counts_the_store_once_and_only_where_counts_are_shown(monkeypatch):
+    async with served(make_app()) as (server, client):
+        engine = (await server.open()).engine
+        counts, count = 0, engine.count
+
+        async def counted() -> object:
+            nonlocal counts
+            counts += 1
+            return await count()
+
+        monkeypatch.setattr(engine, "count", counted)
+        await client.look("/jobs")
+        assert counts == 1
+        await client.look("/jobs", key="order-42")
+
+    assert counts == 1
+
+
+async def test_a_flow_is_shown_with_its_jobs_and_the_steps_to_come():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        run = await chain(group(app.s("approve", "one"), app.s("approve", "two")), app.s("broken")).submit()
+        jobs = await app.open()
+
+        async def both_ask() -> bool:
+            return len(await jobs.questions()) == 2
+
+        await until(both_ask)
+        tree = await client.look(f"/jobs/{run.id}/tree")
+
+    *asking, last = tree["parts"]
+    assert (tree["name"], tree["state"]) == ("chain", "pending")
+    assert [(one["type"], one["state"]) for one in asking] == [("approve", "pending")] * 2
+    assert (last["type"], last["id"], last["is"]) == ("broken", None, "not started yet")
 
 
 async def test_the_overview_counts_and_says_what_needs_a_person():

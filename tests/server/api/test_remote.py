@@ -5,16 +5,20 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast import App, Blob, BlobGone, Duplicate, JobFailed, QueueFull, Unique, chain, group
+from holdfast.cli import main
 from holdfast.core.errors import Invalid, KeyConflict, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import Entry
 from holdfast.core.references import Reference
 from holdfast.jobs.requests import JobRequest
 from holdfast.jobs.views.comparison import view_comparison
+from holdfast.jobs.views.text import short_id
 from tests.server.clients import a_real_server
 
 PROGRAM = """
@@ -360,3 +364,63 @@ async def test_the_commands_work_through_the_server(served):
     assert (await broken.status()).state == "discarded"
     assert "at most 5 waiting" in await asyncio.to_thread(run, "queues", "set", "video", "--most-waiting", "5")
     await app.close()
+
+
+def holdfast(place: str, *words: str, code: int = 0) -> str:
+    """Call a verb in this process, on the server."""
+    result = CliRunner().invoke(main, [*words, "--url", place], prog_name="holdfast", catch_exceptions=False)
+    assert result.exit_code == code, (words, result.output)
+    return result.output
+
+
+def test_every_command_that_looks_or_acts_works_through_the_server(served, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app, film = app_at(served)
+    done, late, *broken = [app.sync.submit(film, title, 2) for title in ("sea", "later", *["broken late"] * 5)]
+    assert done.result(timeout=60) == ["image 0", "image 1"]
+    for run in (late, *broken):
+        with suppress(JobFailed):
+            run.result(timeout=60)
+    waiting = app.sync.submit(film.with_options(delay="1h"), "waits")
+    one, two, three, four, five = (run.id for run in broken)
+
+    def says(*words: str) -> str:
+        return holdfast(served, *words)
+
+    assert "need a person" in says("review")
+    assert "no such end" in says("show", one)
+    assert json.loads(says("show", one, "--json"))["job"]["id"] == one
+    assert "completed" in says("status", done.id)
+    assert "default" in says("status")
+    assert short_id(done.id) in says("jobs", "--limit", "50")
+    assert "no open questions" in says("ask")
+    assert "steps are the same" in says("compare", done.id, late.id)
+    assert done.id in says("export", done.id)
+    assert "slots in use" in says("workers")
+    worker = next(one["id"] for one in json.loads(says("workers", "--json"))["workers"] if one["id"].startswith("w-"))
+    says("workers", "quiet", worker)
+    says("workers", "resume", worker)
+    assert says("queues", "pause", "default", "--reason", "x").startswith("paused")
+    assert says("queues", "resume", "default").startswith("resumed")
+    says("queues", "set", "default", "--most-waiting", "500")
+    says("queues", "reset", "default")
+    for words in (["set", "api", "--at-once", "1"], ["close", "api", "--for", "5m"], ["open", "api"], ["reset", "api"]):
+        assert "api" in says("limits", *words)
+    assert "no job uses a budget" in says("budget")
+    assert "next" in says("schedules", "put", "verbs", "--cron", "0 3 * * *", "--job", "film", "--args", '["x"]')
+    for act in ("next", "pause", "resume", "run", "remove"):
+        says("schedules", act, "verbs")
+    assert "steps are kept" in says("replay", one, "--preview")
+    says("replay", one, "--yes")
+    says("resolve", two, "--result", "[]")
+    says("rerun", three, "paint#1", "--feedback", "too dark")
+    says("fork", four)
+    says("discard", five)
+    says("signal", waiting.id, "go", "--json", "1")
+    says("cancel", waiting.id)
+    assert (app.sync.run(two).status().state, app.sync.run(five).status().state) == ("completed", "discarded")
+    assert waiting.status().state == "cancelled"
+    for words in (["doctor"], ["token", "list"], ["import", "run.json"], ["worker", "films:app"], ["serve"]):
+        (tmp_path / "run.json").write_text("{}")
+        assert "needs the store behind it" in holdfast(served, *words, code=2)
+    asyncio.run(app.close())

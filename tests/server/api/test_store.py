@@ -67,6 +67,34 @@ async def test_a_schedule_is_checked_and_noted_under_the_name_of_the_token():
     assert (shown.json()["name"], shown.json()["type"], nothing.status_code) == ("nightly", "film", 404)
 
 
+async def test_who_may_only_submit_submits_and_reads_nothing_but_the_time():
+    async with with_tokens(clerk="submit") as (engine, client, headers):
+        time = await client.post("/api/v1/store/now", json=[], headers=headers["clerk"])
+        assert time.status_code == 200
+        job = replace(FLOW, type="film", id=new_id(time.json(), 2), args='[{"title":"Sea"}]')
+        put = await client.post("/api/v1/store/insert", content=msgspec.json.encode([job]), headers=headers["clerk"])
+        read = await client.post("/api/v1/store/get", json=[[job.id]], headers=headers["clerk"])
+        nobody = await client.post("/api/v1/store/now", json=[])
+
+        assert (await engine.get([job.id]))[0] is not None
+    assert (put.status_code, read.status_code, read.json()["scope"], nobody.status_code) == (200, 403, "read", 401)
+
+
+async def test_an_act_on_many_jobs_needs_the_scope_of_the_same_act_on_one():
+    async with with_tokens(reviewer="review,read", actor="act,read", clerk="submit") as (_, client, headers):
+
+        async def ask(name: str, act: str, path: str = "/api/v1/bulk") -> int:
+            body = {"act": act, "where": {"type": "film"}}
+            return (await client.post(path, json=body, headers=headers[name])).status_code
+
+        acts = ("replay", "resolve", "discard", "cancel")
+        assert [await ask("reviewer", act) for act in acts] == [404, 404, 404, 403]
+        assert [await ask("actor", act) for act in acts] == [403, 403, 403, 404]
+        assert [await ask("clerk", act) for act in ("replay", "cancel")] == [403, 403]
+        previews = [await ask(name, "replay", "/api/v1/bulk/preview") for name in ("reviewer", "actor", "clerk")]
+    assert previews == [200, 200, 403]
+
+
 async def test_records_of_tokens_and_of_the_store_itself_are_refused_instead_of_hidden():
     async with with_tokens(reader="read") as (_, client, headers):
         codes = [

@@ -7,7 +7,7 @@ from holdfast.jobs.views.pages.bulk import BulkPreview, BulkProgress, preview_bu
 from holdfast.server.api.looks import id_of
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.api.requests import BulkRequest, ReasonRequest
-from holdfast.server.auth import check_scope
+from holdfast.server.auth import ANY, check_scope
 
 SCOPES = {"cancel": "act", "replay": "review", "discard": "review", "resolve": "review"}
 
@@ -52,10 +52,11 @@ async def stop(ask: Ask) -> BulkProgress:
 
 
 BULK = (
-    Operation("POST", "/bulk/preview", "preview_bulk", "Say what an act on many jobs would do", "act", BulkPreview,
+    Operation("POST", "/bulk/preview", "preview_bulk", "Say what an act on many jobs would do", "read", BulkPreview,
               preview, body=BulkRequest),
-    Operation("POST", "/bulk", "start_bulk", "Act on all jobs that match; a durable job does it", "act", BulkProgress,
-              start, body=BulkRequest, status=202),
+    Operation("POST", "/bulk", "start_bulk", "Act on all jobs that match; a durable job does it. It needs the "
+              "scope of the act on one job: `act` to cancel, otherwise `review`", ANY, BulkProgress, start,
+              body=BulkRequest, status=202),
     Operation("GET", "/bulk/{id}", "get_bulk", "Read how far an act on many jobs is", "read", BulkProgress, progress),
     Operation("POST", "/bulk/{id}/stop", "stop_bulk", "Stop an act on many jobs", "act", BulkProgress, stop,
               body=ReasonRequest),

@@ -67,10 +67,14 @@ class Feed:
             while True:
                 newer = self._newer
                 if at < self.version and self._kept and self._kept[0][0] > at + 1:
-                    for version, chunk in await self._older(at):
+                    older = await self._older(at)
+                    for version, chunk in older or ():
                         yield chunk
                         at = version
-                    continue
+                    if older is None:
+                        await asyncio.sleep(AWAY_SECONDS)
+                    if older or older is None:
+                        continue  # without an older one, the job is gone: what is kept is all there is
                 for version, chunk in [one for one in self._kept if one[0] > at]:
                     yield chunk
                     at = version
@@ -84,6 +88,8 @@ class Feed:
                 if self._end is not None and at >= self.version:
                     yield self._end
                     return
+                if self._task.done():
+                    return  # the reader failed; who comes back starts another one
                 if newer is self._newer:
                     await newer.wait()
         finally:
@@ -96,9 +102,13 @@ class Feed:
         """Whether somebody followed it and nobody does any more."""
         return self._task is not None and not self.followers
 
-    async def _older(self, after: int) -> list[tuple[int, bytes]]:
-        now = await self._jobs.engine.now()
-        return [(one.version, _entry_event(one, now)) for one in await self._jobs.engine.history(self._id, after)]
+    async def _older(self, after: int) -> list[tuple[int, bytes]] | None:
+        """Read entries that are no longer kept here; None while the store can't be reached."""
+        try:
+            now = await self._jobs.engine.now()
+            return [(one.version, _entry_event(one, now)) for one in await self._jobs.engine.history(self._id, after)]
+        except (HoldfastError, OSError):
+            return None
 
     def _tell(self) -> None:
         self._newer.set()
@@ -162,6 +172,6 @@ def version_in(text: str | None) -> int:
     """Return the version that a Last-Event-ID names; 0 without one. Raises Invalid."""
     if not text:
         return 0
-    if not text.isdigit() or len(text) > 18:
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise Invalid(f"Last-Event-ID {text[:40]!r}: give the id of an event, a whole number")
     return int(text)

@@ -47,6 +47,7 @@ from holdfast.jobs.views.pages.search import JobsPage, Search, view_jobs_page
 from holdfast.jobs.views.pages.step_pages import view_log, view_step, view_steps
 from holdfast.jobs.views.pages.timeline import view_timeline
 from holdfast.jobs.views.shapes import parse_time
+from holdfast.jobs.views.tree import tree_shape, view_tree
 from holdfast.server.api.operation import Ask, Operation
 from holdfast.server.api.requests import CompareQuery, SearchQuery, StepQuery, StepsQuery, StoryQuery, TimelineQuery
 from holdfast.server.api.watch import Watch
@@ -166,6 +167,11 @@ async def export(ask: Ask) -> Response:
     return Response(text, media_type="application/json", headers={"Content-Disposition": name})
 
 
+async def tree(ask: Ask) -> dict[str, Any]:
+    """Read a job and all jobs below it: of a flow also the steps that haven't started."""
+    return tree_shape(await view_tree(ask.jobs, await ask.jobs.get(await id_of(ask))))
+
+
 async def compare(ask: Ask) -> dict[str, Any]:
     """Compare two runs: results, steps, time and money."""
     one, other = await id_of(ask), await find_id(ask.jobs, ask.query.other)
@@ -255,6 +261,8 @@ LOOKS = (
     Operation("GET", "/jobs/{id}/log", "get_log", "Read the log lines kept with a job", READ, LogPage, log),
     Operation("GET", "/jobs/{id}/timeline", "get_timeline", "Read when everything of a job ran", READ, Timeline,
               timeline, query=TimelineQuery),
+    Operation("GET", "/jobs/{id}/tree", "get_tree", "Read a job and all jobs below it, with a flow's steps to come",
+              READ, dict, tree),
     Operation("GET", "/jobs/{id}/compare", "compare_jobs", "Compare two runs step by step", READ, dict, compare,
               query=CompareQuery),
     Operation("GET", "/jobs/{id}/export", "export_job", "Read a job as a run file", READ, Any, export),

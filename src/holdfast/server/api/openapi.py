@@ -11,6 +11,7 @@ from msgspec import Struct
 import holdfast
 from holdfast.jobs.tokens import SCOPES
 from holdfast.server.api.operation import PREFIX, Operation
+from holdfast.server.auth import ANY
 
 REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
@@ -78,7 +79,7 @@ def _operation(one: Operation) -> dict[str, Any]:
                 "content": {"application/problem+json": {"schema": {"$ref": REFERENCE.format(name="ProblemDetails")}}},
             },
         },
-        "security": [{"token": [one.scope]}],
+        "security": [{"token": [] if one.scope == ANY else [one.scope]}],
         "x-scope": one.scope,
     }
     if one.body is not None:

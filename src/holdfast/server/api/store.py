@@ -19,7 +19,7 @@ from holdfast.jobs.flow_checks import check_given_flow, check_type
 from holdfast.jobs.flows import FLOW_TYPE
 from holdfast.jobs.requests import JobRequest, new_job
 from holdfast.server.api.operation import Ask, Operation
-from holdfast.server.auth import check_scope
+from holdfast.server.auth import ANY, check_scope
 from holdfast.server.bodies import json_reply
 from holdfast.server.known_bounds import KnownBounds
 from holdfast.server.routes import BODY_BYTES
@@ -55,6 +55,11 @@ async def _given(ask: Ask, type: Any) -> Any:
         return msgspec.json.decode(await ask.call.body(), type=type)
     except msgspec.MsgspecError as error:
         raise BadValue(f"the body: {error}; update the app or the server, so that both have the same version") from None
+
+
+async def now(ask: Ask) -> Response:
+    """Answer the store's time. Who may only submit needs it, too: a job's times begin with it."""
+    return json_reply(await ask.jobs.engine.now())
 
 
 async def insert(ask: Ask) -> Response:
@@ -103,6 +108,7 @@ async def put_schedule(ask: Ask) -> Response:
 
 
 STORE = (
+    Operation("POST", "/store/now", "read_time", "Read the store's time, with any valid token", ANY, int, now),
     Operation("POST", "/store/insert", "insert_jobs", "Submit jobs that a remote app has built", "submit", list, insert,
               body_bytes=INSERT_BYTES),
     Operation("POST", "/store/put_schedule", "put_schedule", "Put a schedule that a remote app has built; this needs "

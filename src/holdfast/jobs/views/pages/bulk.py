@@ -21,6 +21,9 @@ SAMPLE = 5
 COUNTED = 1_000
 """How many jobs a preview counts, and how many it shows."""
 
+IDS_NAMED = 100
+"""How many ids the equal command lists at most."""
+
 EFFECTS = {
     "cancel": "what they made is undone, where the code says how",
     "replay": "recorded steps keep their results",
@@ -42,6 +45,7 @@ class BulkPreview(Struct, frozen=True, kw_only=True):
     is_least: bool
     sample: tuple[JobLine, ...]
     command: str
+    """The command that does the same; empty if there is none."""
 
 
 class BulkRefusal(Struct, frozen=True, kw_only=True):
@@ -73,22 +77,23 @@ class BulkProgress(Struct, frozen=True, kw_only=True):
 
 async def preview_bulk(jobs: Jobs, act: Act) -> BulkPreview:
     """Say what an act would do, and to how many jobs: exactly, or at least so many."""
-    act = check_act(act)
+    command, act = _command(act), check_act(act)
     chosen, now = act.chosen, await jobs.engine.now()
     found, total, is_least = await _concerned(jobs, chosen)
     number = f"{total:,}+ jobs" if is_least else plural(total, "job")
     words = f"{act.verb} {number} ({one_line(chosen.words())}): {EFFECTS[act.verb]}"
     if not await served_queues(jobs):
         words += f"; {NO_WORKER}"
+    none = "none of the jobs looked at matches; the act looks at all of them" if is_least else "no job matches"
     return BulkPreview(
         now=moment(now),
         act=act.verb,
-        sentence=as_sentence(words if total else f"no job matches ({one_line(chosen.words())})"),
+        sentence=as_sentence(words if total else f"{none} ({one_line(chosen.words())})"),
         plan=await _plan(jobs, act) if total and not is_least else "",
         total=total,
         is_least=is_least,
         sample=await job_lines(jobs, found[:SAMPLE]),
-        command=_command(act),
+        command=command,
     )
 
 
@@ -131,20 +136,27 @@ async def _narrowed(jobs: Jobs, chosen: Selection) -> tuple[list[Job], int, bool
 
 
 def _command(act: Act) -> str:
-    """Return the equal command."""
+    """Return the command that does the same, or "" if none does: no option of the command line selects by a tag."""
     chosen = act.chosen
+    options: list[str] = []
     if chosen.ids:
-        return f"holdfast {act.verb} {' '.join(chosen.ids[:SAMPLE])}{' …' if len(chosen.ids) > SAMPLE else ''}"
-    named = [
-        ("queue", chosen.queue),
-        ("type", chosen.type),
-        ("error", chosen.error),
-        ("failed-in", chosen.step),
-        *(("state", state.value) for state in chosen.states),
-    ]
-    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in named if value)
-    reason = f" --reason {shlex.quote(act.reason)}" if act.reason else ""
-    return f"holdfast {act.verb} {options}{reason}"
+        if chosen.states or len(chosen.ids) > (1 if act.verb == "resolve" else IDS_NAMED):
+            return ""
+        options += chosen.ids
+    elif chosen.tag or (act.verb == "cancel" and (chosen.error or chosen.step)):
+        return ""
+    named = [("type", chosen.type), ("queue", chosen.queue), ("error", chosen.error), ("failed-in", chosen.step)]
+    options += [f"--{name} {shlex.quote(value)}" for name, value in named if value]
+    if act.verb == "cancel":  # the others concern jobs in review only
+        every = () if options else check_act(act).chosen.states
+        options += [f"--state {state.value}" for state in chosen.states or every]
+    if not options:
+        return ""
+    if act.verb == "resolve":
+        options.append(f"--result {shlex.quote(act.result)}")
+    if act.reason:
+        options.append(f"--reason {shlex.quote(act.reason)}")
+    return f"holdfast {act.verb} {' '.join(options)}"
 
 
 async def view_bulk(jobs: Jobs, id: str) -> BulkProgress:

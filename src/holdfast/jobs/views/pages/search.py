@@ -8,7 +8,7 @@ from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.keys import new_id
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
-from holdfast.core.searches import SCAN_LIMIT, Page, matches
+from holdfast.core.searches import Page, matches
 from holdfast.jobs.ids import find_job
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.names import suggest_names
@@ -18,6 +18,9 @@ from holdfast.jobs.views.text import error_line, one_line, plural
 
 ERROR_READ = 4_000
 """How many characters of an error are searched."""
+
+ERRORS_READ = 2_000
+"""How many jobs in review a search for an error reads at most: more take longer than a page may."""
 
 
 class Token(Struct, frozen=True):
@@ -82,11 +85,7 @@ async def view_jobs_page(jobs: Jobs, search: Search) -> JobsPage:
     page = await _found(jobs, search)
     where, more = search.where, page.next is not None
     hint = "" if page.jobs else await suggest_names(jobs, where.queue, where.type)
-    counts = {
-        state: sum(number for (queue, one), number in (await jobs.engine.count()).items()
-                   if one is state and where.queue in (None, queue))
-        for state in State
-    }  # fmt: skip
+    counts = await _counts(jobs, where.queue) if search.is_counted else {}
     return JobsPage(
         now=moment(now),
         sentence=_sentence(search, page, more, counts),
@@ -96,39 +95,51 @@ async def view_jobs_page(jobs: Jobs, search: Search) -> JobsPage:
         scanned=page.scanned,
         has_scanned_out=page.is_cut,
         hint=hint,
-        states=tuple(StateCount(state.value, number) for state, number in counts.items()) if search.is_counted else (),
+        states=tuple(StateCount(state.value, number) for state, number in counts.items()),
     )
+
+
+async def _counts(jobs: Jobs, queue: str | None) -> dict[State, int]:
+    """Count the jobs of a queue, or of all, by state."""
+    counts = dict.fromkeys(State, 0)
+    for (name, state), number in (await jobs.engine.count()).items():
+        if queue in (None, name):
+            counts[state] += number
+    return counts
 
 
 async def _found(jobs: Jobs, search: Search) -> Page:
     engine, where = jobs.engine, search.where
+    if search.error is not None and where.states != (State.REVIEW,):
+        raise Invalid("error= searches only jobs in review; add state=review")
     if search.id is not None:
         try:
             found = await find_job(jobs, search.id)
         except NotFound:
             return Page(jobs=())
-        return Page(jobs=tuple(job for job in [found] if matches(job, where)), scanned=1)
-    if search.error is not None:
-        if where.states != (State.REVIEW,):
-            raise Invalid("error= searches only jobs in review; add state=review")
-        return await _with_error(jobs, search)
+        return Page(jobs=tuple(job for job in [found] if matches(job, where) and _has_error(job, search)), scanned=1)
     after = search.after or ("" if search.at is None else place_of(search.at, newest_first=where.newest_first))
+    if search.error is not None:
+        return await _with_error(jobs, search, after)
     return await engine.search(where, after, search.limit)
 
 
-async def _with_error(jobs: Jobs, search: Search) -> Page:
-    """Search the errors of jobs in review, page by page, up to SCAN_LIMIT jobs."""
-    wanted, scanned = (search.error or "").casefold(), 0
+def _has_error(job: Job, search: Search) -> bool:
+    return not search.error or search.error.casefold() in error_line(job.error, ERROR_READ).casefold()
+
+
+async def _with_error(jobs: Jobs, search: Search, after: str) -> Page:
+    """Search the errors of jobs in review, page by page, up to ERRORS_READ jobs."""
     found: list[Job] = []
-    after = search.after
-    while scanned < SCAN_LIMIT:
+    scanned = 0
+    while scanned < ERRORS_READ:
         page = await jobs.engine.search(search.where, after, PAGE_LIMIT)
-        for job in page.jobs:
-            scanned += 1
-            if wanted in error_line(job.error, ERROR_READ).casefold():
+        for number, job in enumerate(page.jobs, scanned + 1):
+            if _has_error(job, search):
                 found.append(job)
                 if len(found) == search.limit:
-                    return Page(jobs=tuple(found), next=job.id, scanned=scanned)
+                    return Page(jobs=tuple(found), next=job.id, scanned=number)
+        scanned += max(page.scanned, len(page.jobs))
         if page.next is None:
             return Page(jobs=tuple(found), scanned=scanned)
         after = page.next
