@@ -12,6 +12,7 @@ from holdfast import App, BadValue, Invalid, JobCancelled, JobFailed, batch, cha
 from holdfast.app.run import Run
 from holdfast.core.model import State, Where
 from holdfast.jobs.views.job import facts_of
+from holdfast.worker import execution
 from tests.support.given import until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
@@ -497,3 +498,17 @@ async def test_a_flow_with_large_arguments_and_results_runs(app):
         assert "measure" in str(await run.tree())
         with pytest.raises(JobFailed, match="argument 'texts' of measure"):
             await linked.result(30)
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_a_step_whose_arguments_cannot_be_read_for_any_reason_has_failed(app, jobs, monkeypatch):
+    """Otherwise it would hold its slot, and stay active for as long as its worker lives."""
+
+    def odd(*_: Any) -> None:
+        raise TypeError("nobody expected this")
+
+    monkeypatch.setattr(execution, "resolved_args", odd)
+    run = await chain(jobs.draw.s(1), jobs.title.s()).submit()
+    async with app.worker(at_once=1):
+        with pytest.raises(JobFailed, match="nobody expected this"):
+            await run.result(30)

@@ -8,7 +8,7 @@ import contextvars
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from holdfast.core.errors import BadValue, BlobError, HoldfastError, NotFound, StoreError
+from holdfast.core.errors import HoldfastError, StoreError
 from holdfast.core.model import Job
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine
@@ -99,7 +99,7 @@ class Execution:
                 attempt.follows = await attempt.persist(lambda: makes_next(self._engine, job))
         except StoreError as error:
             self._settling.abandon(attempt, error)
-        except (BadValue, NotFound, BlobError) as error:  # a record can't be read, or a result that it needs is gone
+        except Exception as error:  # a record can't be read, or a result that it needs is gone: that job has failed
             await self._settling.settle_alone(attempt, None, error)
         except BaseException:
             self._slots.forget(attempt)
