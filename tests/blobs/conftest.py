@@ -1,5 +1,7 @@
 """Apps on every engine, with large values."""
 
+import asyncio
+
 import pytest
 
 from holdfast import App
@@ -21,7 +23,9 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def app(url):
-    return App(url)
+    made = App(url)
+    yield made
+    asyncio.run(made.close())
 
 
 @pytest.fixture(autouse=True)

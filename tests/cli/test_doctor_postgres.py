@@ -77,9 +77,9 @@ def test_a_crowd_and_an_old_transaction_are_told(
     assert says in after[1]
 
 
-def test_a_role_of_few_rights_counts_the_same_and_says_what_it_can_not_see(postgres_store: str):
-    async def live() -> Found:
-        place = parse_url(postgres_store)
+def test_a_role_of_few_rights_counts_the_same_and_says_what_it_can_not_see():
+    async def live(owner: str) -> Found:
+        place = parse_url(owner)
         db = await asyncpg.connect(place.dsn)
         role, schema = f"few_{os.getpid()}", place.schema
         await db.execute(f"create role {role} login")
@@ -88,15 +88,15 @@ def test_a_role_of_few_rights_counts_the_same_and_says_what_it_can_not_see(postg
             await db.execute(f"grant select, insert, update, delete on all tables in schema {schema} to {role}")
             async with db.transaction():
                 await db.fetchval("select 1")
-                url = re.sub("//[^@]*@", f"//{role}@", postgres_store)
-                found = await asyncio.to_thread(told, url)
-                all_seen = await asyncio.to_thread(told, postgres_store)
+                found = await asyncio.to_thread(told, re.sub("//[^@]*@", f"//{role}@", owner))
+                all_seen = await asyncio.to_thread(told, owner)
         finally:
             await db.execute(f"drop owned by {role}; drop role {role}")
             await db.close()
         assert found["connections"] == all_seen["connections"]
         return found
 
-    asyncio.run(made(postgres_store))
-    found = asyncio.run(live())
+    with server() as running:  # of its own, where nobody else comes and goes
+        asyncio.run(made(running.url))
+        found = asyncio.run(live(running.url))
     assert "to see those of others, grant the role pg_read_all_stats" in found["transactions"][1]

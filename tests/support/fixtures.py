@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import App
 from holdfast.engines import engine_for
-from holdfast.engines.contract import system_clock
+from holdfast.engines.contract import Engine, system_clock
 from holdfast.engines.file import FileEngine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
@@ -126,16 +126,16 @@ def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
     """An engine that counts its calls and can be told to fail: in memory, unless the module names others."""
     match getattr(request, "param", "memory"):
         case "memory":
-            yield Watched(MemoryEngine(clock))
+            kept: Engine = MemoryEngine(clock)
         case "sqlite":
-            yield Watched(SqliteEngine(tmp_path / "jobs.db", clock))
+            kept = SqliteEngine(tmp_path / "jobs.db", clock)
         case "file":
-            yield Watched(FileEngine(tmp_path / "jobs.json", clock))
+            kept = FileEngine(tmp_path / "jobs.json", clock)
         case "postgres" | "redis" as name:
             url = request.getfixturevalue(f"{name}_store")
             clock.server = kept = engine_for(url)
-            yield Watched(kept)
-            asyncio.run(kept.close())
+    yield Watched(kept)
+    asyncio.run(kept.close())
 
 
 @pytest.fixture
