@@ -1,4 +1,4 @@
-"""The guide "Writing an engine", followed: the small engine that it describes passes the whole suite, and works."""
+"""The guide "Write an engine", followed: the small engine that it describes passes the whole suite, and works."""
 
 import asyncio
 import os
