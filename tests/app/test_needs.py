@@ -44,7 +44,7 @@ async def test_a_worker_takes_only_what_it_can_serve() -> None:
         assert queue.shape()["lacking"] == {"render": ["large"]}
         [finding] = check_types([queue])
         assert finding.text == (
-            "default: no living worker can run the waiting jobs of type render, which need large: "
+            "default: no running worker can run the waiting jobs of type render, which need large: "
             "start a worker that has it: holdfast worker MODULE:APP --has large"
         )
         [presence] = await jobs.workers()

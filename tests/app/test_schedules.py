@@ -161,7 +161,7 @@ async def test_a_worker_fires_what_its_app_declares_and_what_callers_put() -> No
         await one.schedules.get("declarde")
 
 
-async def test_a_schedule_that_no_living_worker_declares_is_marked() -> None:
+async def test_a_schedule_that_no_running_worker_declares_is_marked() -> None:
     old, new = App("memory:"), App("memory:")
     new.engine = old.engine
     new._jobs = old._jobs
@@ -179,11 +179,11 @@ async def test_a_schedule_that_no_living_worker_declares_is_marked() -> None:
     async with new.worker():
         gone, unknown = await new.schedules.list()
 
-    assert gone.trouble.startswith("no living worker declares it, so it doesn't fire")
-    assert unknown.trouble.startswith("no living worker knows its job nobody.knows")
+    assert gone.trouble.startswith("no running worker declares it, so it doesn't fire")
+    assert unknown.trouble.startswith("no running worker knows its job nobody.knows")
 
 
-async def test_a_schedule_without_any_living_worker_says_so() -> None:
+async def test_a_schedule_without_any_running_worker_says_so() -> None:
     one = App("memory:")
     await one.schedules.put(every="1h", job=one.s("note"), name="put")
     assert (await one.schedules.get("put")).trouble.startswith("no worker is running, so it doesn't fire")

@@ -127,7 +127,7 @@ def test_runs_of_a_type_that_is_gone_would_break(cli: Cli, begun: list[str], tmp
     [(("reel", "cut"), Level.WARN), (("reel", "film"), Level.FAIL)],
     ids=["another App", "this App"],
 )
-def test_a_living_worker_tells_whose_runs_they_are(claimed: tuple[str, ...], level: Level, cli: Cli, begun: list[str]):
+def test_a_running_worker_tells_whose_runs_they_are(claimed: tuple[str, ...], level: Level, cli: Cli, begun: list[str]):
     async def work(jobs: Jobs) -> Finding:
         await jobs.engine.beat(Presence(worker="w-9", queues=("reels",), slots=1, types=claimed))
         found = await check_app(jobs, ["film"], [], ["reels"])

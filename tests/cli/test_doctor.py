@@ -89,7 +89,7 @@ def test_a_large_store_is_not_recounted(cli: Cli, ids: dict[State, str], monkeyp
     assert checks(cli)["counters"] == ("ok", "not recounted: more than 5 jobs")
 
 
-def test_an_active_job_without_a_living_worker_fails(cli: Cli, ids: dict[State, str]):
+def test_an_active_job_without_a_running_worker_fails(cli: Cli, ids: dict[State, str]):
     assert checks(cli)["owners"][0] == "ok"  # claimed a moment ago: its worker may be about to beat
 
     tampered(cli, f"update job set claimed_at = claimed_at - {MINUTE} where state = 'active'")
@@ -118,7 +118,7 @@ def test_a_living_owner_is_well(cli: Cli, ids: dict[State, str]):
         await jobs.engine.beat(Presence(worker="w-live", leaving=True))
         return finding.level, finding.text
 
-    assert in_store(cli.path, work) == ("ok", "every active job has a living worker")
+    assert in_store(cli.path, work) == ("ok", "every active job has a running worker")
 
 
 def test_queues_that_are_paused_or_not_served_while_jobs_wait_are_told(cli: Cli, ids: dict[State, str]):
@@ -131,7 +131,7 @@ def test_queues_that_are_paused_or_not_served_while_jobs_wait_are_told(cli: Cli,
 
 
 async def workers_and_looks(jobs: Jobs, *types: tuple[str, ...] | None) -> tuple[list[str], list[str]]:
-    """What the doctor and `status` say of types, while living workers of queue "video" know these."""
+    """What the doctor and `status` say of types, while running workers of queue "video" know these."""
     for n, known in enumerate(types):
         await jobs.engine.beat(Presence(worker=f"w-{n}", queues=("video",), slots=1, types=known))
     doctor = [f"{one.level} {one.text}" for one in await check_jobs.check_jobs(jobs) if one.name == "types"]
@@ -141,14 +141,14 @@ async def workers_and_looks(jobs: Jobs, *types: tuple[str, ...] | None) -> tuple
     return doctor, status
 
 
-def test_a_type_that_no_living_worker_knows_is_told(cli: Cli, ids: dict[State, str]):
+def test_a_type_that_no_running_worker_knows_is_told(cli: Cli, ids: dict[State, str]):
     doctor, status = in_store(cli.path, lambda jobs: workers_and_looks(jobs, ("draw", "holdfast.undo"), ("cut",)))
 
     assert doctor == [
-        "warn video: no living worker knows the type of waiting jobs make_video: start a worker whose App has the "
+        "warn video: no running worker knows the type of waiting jobs make_video: start a worker whose App has the "
         "code, or cancel these jobs"
     ]
-    assert status == ["video: no living worker knows the type of waiting jobs make_video"]
+    assert status == ["video: no running worker knows the type of waiting jobs make_video"]
 
 
 @pytest.mark.parametrize("known", [("make_video", "draw"), None], ids=["one knows it", "one of an older version"])
@@ -198,7 +198,7 @@ async def undo_at_rest(jobs: Jobs) -> str:
     [[("draw", "holdfast.undo")], [("draw",), ("make_video",)], [None], []],
     ids=["none", "one", "old", "unserved"],
 )
-def test_an_undo_whose_jobs_type_no_living_worker_knows_is_told(types, cli: Cli):
+def test_an_undo_whose_jobs_type_no_running_worker_knows_is_told(types, cli: Cli):
     async def look(jobs: Jobs) -> tuple[str, list[str]]:
         id = await undo_at_rest(jobs)
         for n, known in enumerate(types):
@@ -212,7 +212,7 @@ def test_an_undo_whose_jobs_type_no_living_worker_knows_is_told(types, cli: Cli)
 
     if types == [("draw", "holdfast.undo")]:
         assert told == (
-            f"warn 1 undo job waits ({id[-8:]}), but no living worker knows the type of the job to undo (make_video): "
+            f"warn 1 undo job waits ({id[-8:]}), but no running worker knows the type of the job to undo (make_video): "
             "start a worker whose App has the code; after an hour, any worker runs the undo without the code and lists "
             "in review what it couldn't undo"
         )
@@ -464,7 +464,7 @@ def test_a_job_that_is_long_due_is_told_however_many_are_not(cli: Cli):
     assert checks(cli)["due"] == ("warn", f"1 job long overdue ({id[-8:]}): no worker claims from their queues")
 
 
-def test_a_lost_job_is_told_however_many_have_a_living_worker(cli: Cli):
+def test_a_lost_job_is_told_however_many_have_a_running_worker(cli: Cli):
     async def work(jobs: Jobs) -> str:
         await jobs.submit([JobRequest(type="draw") for _ in range(MANY)])
         for _ in range(0, MANY, 100):
@@ -482,7 +482,7 @@ def test_a_lost_job_is_told_however_many_have_a_living_worker(cli: Cli):
 
     level, text = in_store(cli.path, alive)["owners"]
     assert level == "fail"
-    assert f"1 active job without a living worker ({id[-8:]})" in text
+    assert f"1 active job without a running worker ({id[-8:]})" in text
 
 
 def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monkeypatch):

@@ -260,6 +260,23 @@ def test_show_tells_each_kind_of_wait(cli: Cli):
     assert " UTC, timed out " in " ".join(both.split())
 
 
+def test_a_list_of_jobs_says_what_a_pending_job_waits_for(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    words = {
+        suspended(cli.path, {"ask:1a2b3c4d": {"question": '"Which?"', "schema": {}}}): "waiting for a person's answer",
+        suspended(cli.path, {}, ((Wait(WaitKind.CHILDREN, "0a1b2c"), None),)): "waiting for children",
+        suspended(cli.path, {}, ((Wait(WaitKind.SIGNAL, "approved"), 1441 * MINUTE),)): (
+            "waiting for signal approved, 1 d left"
+        ),
+    }
+
+    lines = cli.ok("jobs", "--state", "pending").splitlines()
+
+    for id, said in words.items():
+        (line,) = [line for line in lines if line.startswith(id[-8:])]
+        assert line.rstrip().endswith(f"  {said}")
+
+
 def test_show_of_a_job_that_asks_says_how_to_answer_and_hides_the_record(cli: Cli):
     id = suspended(cli.path, {"ask:1a2b3c4d": {"question": '"Which?"', "schema": {}}})
 

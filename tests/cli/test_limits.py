@@ -63,6 +63,7 @@ def test_a_person_closes_and_opens(cli: Cli):
     assert openai["keys"][0]["closed_until"] is not None
     id = cli.json("jobs")["jobs"][0]["id"]
     assert "waiting for limit openai (closed, about 9 min" in cli.ok("status", id)
+    assert "waiting for limit openai (closed, about 9 min" in cli.ok("jobs")
     assert cli.json("status", id)["limited"]["closed"]
     assert cli.ok("limits", "open", "openai") == "opened openai\n"
     assert "closed until" not in cli.ok("limits")

@@ -1,4 +1,4 @@
-"""The engine of the guide "Writing an engine": jobs in memory, and a log of acts that is replayed when it is opened."""
+"""The engine of the guide "Write an engine": jobs in memory, and a log of acts that is replayed when it is opened."""
 
 import os
 import secrets

@@ -367,7 +367,7 @@ def nobody_runs_what_it_does_not_know(run: Run) -> Iterator[str]:
 
 
 @law
-def what_a_living_worker_knows_does_not_wait_for_a_free_slot(run: Run) -> Iterator[str]:
+def what_a_running_worker_knows_does_not_wait_for_a_free_slot(run: Run) -> Iterator[str]:
     """Where nothing goes wrong, a job that can be claimed is claimed in a moment by a worker that could have it."""
     if not run.only() or run.plan.has_poison:
         return
@@ -456,7 +456,7 @@ def _found_late(run: Run) -> Iterator[str]:
 
 @law
 def workers_come_back_after_trouble(run: Run) -> Iterator[str]:
-    """Every living worker beats again soon after the faults, and claims again when it has nothing to do."""
+    """Every running worker beats again soon after the faults, and claims again when it has nothing to do."""
     healed, now = run.healed_at, run.settled_at or run.now
     bound = max(2.0, run.plan.tuning.poll, run.plan.tuning.beat) + 8 * run.plan.odds.slow_seconds + 1.0
     for node in run.cast.nodes:

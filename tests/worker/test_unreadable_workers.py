@@ -111,7 +111,7 @@ async def test_every_verb_looks_past_an_unreadable_worker_and_the_doctor_names_i
         assert (await app.jobs.status(run.id)).worker == "ghost"
 
 
-async def test_the_next_beat_of_a_living_worker_makes_it_readable_again(url):
+async def test_the_next_beat_of_a_running_worker_makes_it_readable_again(url):
     async with an_app(url) as app:
         job = double(app)
         async with app.worker() as worker:

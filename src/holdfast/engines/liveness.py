@@ -56,7 +56,7 @@ def has_missed(presence: Presence, now: Time) -> bool:
 def is_suspect(presence: Presence, now: Time, watched_ms: float, steady_ms: float, *, shown: bool = False) -> bool:
     """Whether a worker missed a heartbeat, and a missing proof of life would mean that it is dead.
 
-    After a restart of the server no worker has a proof of life, and living workers need a moment to give it again. The
+    After a restart of the server no worker has a proof of life, and running workers need a moment to give it again. The
     same may have happened when our own connection was lost: the network was cut, or another server took over. So until
     the store has been steady for a lease (`steady_ms`, `ALWAYS` if no trouble is known), a missing proof counts only
     for a worker that gave one since: it was `shown` to us, or a heartbeat arrived while we watched (`watched_ms`). A

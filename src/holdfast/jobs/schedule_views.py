@@ -35,7 +35,7 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
     is_code: bool
     """Whether code declares it; else a caller put it there."""
     is_declared: bool
-    """Whether a living worker declares it, or, if a caller put it there, knows its job."""
+    """Whether a running worker declares it, or, if a caller put it there, knows its job."""
     next: tuple[Time, ...]
     """The next ticks; empty if it is paused or never fires again."""
     tick: Time | None
@@ -138,5 +138,5 @@ def _trouble(one: Schedule, fine: bool, alive: Sequence[Presence], now: Time) ->
     if not alive:
         return "no worker is running, so it doesn't fire; start one: holdfast worker MODULE:APP"
     if one.is_code:
-        return "no living worker declares it, so it doesn't fire; start a worker with its code, or remove it"
-    return f"no living worker knows its job {one.definition.job.type}, so it doesn't fire; start one, or remove it"
+        return "no running worker declares it, so it doesn't fire; start a worker with its code, or remove it"
+    return f"no running worker knows its job {one.definition.job.type}, so it doesn't fire; start one, or remove it"

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import SETTLED
-from holdfast.core.model import Error, Job, Retrying, Running, Spending, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.model import Error, Job, Retrying, Running, Spending, State, Step, StepState, Time, Wait
 from holdfast.core.spending import closed, plain, spending_in, total_of
 from holdfast.core.spending import in_words as in_currencies
 from holdfast.core.summaries import StepCounts, StepSummary
@@ -19,7 +19,7 @@ from holdfast.jobs.flows import FLOW_TYPE
 from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.questions import waits_now
 from holdfast.jobs.views.text import MOMENT_MS, ago, error_line, one_line, plural, span
-from holdfast.jobs.views.waits import wait_words
+from holdfast.jobs.views.waits import list_waits
 from holdfast.safe_text import clean
 
 PROGRESS_PATH = "~progress"
@@ -254,9 +254,8 @@ def _until(at: Time, now: Time) -> int:
 
 
 def _sentence_parts(one: Status) -> list[str]:
-    shown = [wait for wait in one.waits if one.limited is None or wait.kind is not WaitKind.LIMIT]
-    limited = [] if one.limited is None else [str(one.limited)]
-    waits = [*limited, *(wait_words(wait, one.read_at) for wait in shown)]
+    limited = "" if one.limited is None else str(one.limited)
+    waits = list_waits(one.waits, limited, one.read_at)
     match one.state:
         case State.ACTIVE:
             return [stage_words(one) or "running", *progress_words(one), money_words(one), *waits, retry_line(one)]
@@ -270,7 +269,7 @@ def _sentence_parts(one: Status) -> list[str]:
             due = waits or [f"due {ago(one.run_at, one.read_at)}"]
             return [str(one.state), *due, error_line(one.error)]
         case State.AVAILABLE:
-            return [*(limited or ["waiting for a worker"]), *progress_words(one), budget_words(one)]
+            return [limited or "waiting for a worker", *progress_words(one), budget_words(one)]
         case _:
             return [f"{one.state} {_ended(one)}", error_line(one.error), money_words(one)]
 

@@ -113,10 +113,10 @@ def _alert_lines(overview: Overview) -> Iterator[Text]:
 
 
 def unknown_lines(queues: Sequence[QueueSummary]) -> Iterator[Text]:
-    """Yield the types of waiting jobs that no living worker knows, or can run."""
+    """Yield the types of waiting jobs that no running worker knows, or can run."""
     for queue in queues:
         if queue.unknown:
-            yield Text(f"{queue.name}: no living worker knows {type_words(queue.unknown)}", style="yellow")
+            yield Text(f"{queue.name}: no running worker knows {type_words(queue.unknown)}", style="yellow")
         yield from (Text(line, style="yellow") for line in lacking_words(queue))
 
 

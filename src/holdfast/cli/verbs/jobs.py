@@ -20,7 +20,9 @@ from holdfast.cli.render.screen import (
 )
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, Spending, State, Time, Where
+from holdfast.jobs.budgets import budgets_of
 from holdfast.jobs.ids import find_id
+from holdfast.jobs.limit_status import limit_waits
 from holdfast.jobs.service import Jobs as Store
 from holdfast.jobs.spending import spending_of, spending_shape, spending_words
 from holdfast.jobs.views.names import suggest_names
@@ -70,22 +72,28 @@ def jobs(
         newest_first=newest,
     )
 
-    async def work(store: Store) -> tuple[list[Job], bool, Time, str, dict[str, Spending]]:
+    async def work(store: Store) -> tuple[list[Job], bool, Time, str, dict[str, Spending], dict[str, str]]:
         behind = "" if after is None else await find_id(store, after)
         page = await store.engine.find(where, behind, min(limit + 1, PAGE_LIMIT))
         more = len(page) > limit or (limit == PAGE_LIMIT and len(page) == limit)
         hint = "" if page else await suggest_names(store, queue, kind)
-        return page[:limit], more, await store.engine.now(), hint, await spending_of(store, page[:limit])
+        page, now = page[:limit], await store.engine.now()
+        limited = await limit_waits(store.engine, page, {}, now, await budgets_of(store.engine, page))
+        words = {id: str(one) for id, one in limited.items()}
+        return page, more, now, hint, await spending_of(store, page), words
 
-    page, more, now, hint, spent = run_in_store(url, work)
+    page, more, now, hint, spent, limited = run_in_store(url, work)
     if as_json:
         shapes = [{**job_shape(job), **spending_shape(spent.get(job.id, Spending()))} for job in page]
         say_json({"jobs": shapes, "next": page[-1].id if more else None})
     else:
-        _show(page, more, now, hint, {id: spending_words(spending) for id, spending in spent.items()})
+        remarks = {job.id: remark(job, now, limited.get(job.id, "")) for job in page}
+        _show(page, more, now, hint, {id: spending_words(spending) for id, spending in spent.items()}, remarks)
 
 
-def _show(page: list[Job], more: bool, now: Time, hint: str, spent: Mapping[str, str]) -> None:
+def _show(
+    page: list[Job], more: bool, now: Time, hint: str, spent: Mapping[str, str], remarks: Mapping[str, str]
+) -> None:
     out = console()
     if not page:
         out.print(f"no such jobs{hint}")
@@ -94,17 +102,17 @@ def _show(page: list[Job], more: bool, now: Time, hint: str, spent: Mapping[str,
     if spent:
         cells = [[*row, spent.get(job.id, "")] for job, row in zip(page, cells, strict=True)]
     if table_width(cells) + LEAST_WIDTH > out.width:
-        _show_lines(out, page, now, spent)
+        _show_lines(out, page, now, spent, remarks)
     else:
         table = plain_table("id", "type", "queue", "state", "when", *(["spent"] if spent else []), "")
         for job, (id, kind, queue, _, *rest) in zip(page, cells, strict=True):
-            table.add_row(id, kind, queue, state_text(job.state), *rest, last_cell(remark(job)))
+            table.add_row(id, kind, queue, state_text(job.state), *rest, last_cell(remarks[job.id]))
         out.print(table)
     if more:
         out.print(f"for more, add --after {short_id(page[-1].id)}", style="dim")
 
 
-def _show_lines(out: Console, page: list[Job], now: Time, spent: Mapping[str, str]) -> None:
+def _show_lines(out: Console, page: list[Job], now: Time, spent: Mapping[str, str], remarks: Mapping[str, str]) -> None:
     """Print each job in a few lines, where a table would cut its columns."""
     for job in page:
         words = Text(f"{job.type}  ", "bold") + state_text(job.state) + Text(f", {when_words(job, now)}")
@@ -112,5 +120,5 @@ def _show_lines(out: Console, page: list[Job], now: Time, spent: Mapping[str, st
         if job.id in spent:
             words += Text(f"; spent {spent[job.id]}")
         out.print(Hanging(words, SHORT_ID + 2, Text(short_id(job.id), "cyan")))
-        if said := remark(job):
+        if said := remarks[job.id]:
             out.print(Hanging(Text(said), SHORT_ID + 2))

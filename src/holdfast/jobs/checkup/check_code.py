@@ -58,7 +58,7 @@ async def _check_types(jobs: Jobs, types: Collection[str], queues: Collection[st
 
 async def _claimed_by_our_code(jobs: Jobs, types: Collection[str]) -> Callable[[str, bool], bool]:
     """Return what says whether a type belonged to an older version of this App, and not to another App of this store:
-    a living worker claims it together with types that this App knows; or none claims it, and it is in this App's queue.
+    a running worker claims it together with types that this App knows; or none claims it, and it is in our queue.
     """
     now = await jobs.engine.now()
     claimed = [set(worker.types) for worker in await jobs.workers() if worker.types and is_alive(worker, now)]
@@ -110,7 +110,7 @@ async def check_resumed(jobs: Jobs, now: Time) -> Finding:
 
 
 async def check_undos(jobs: Jobs, now: Time) -> Finding:
-    """Find undo jobs that workers have put back, if no living worker knows the type of the job to undo."""
+    """Find undo jobs that workers have put back, if no running worker knows the type of the job to undo."""
     alive = [worker for worker in await jobs.workers() if is_alive(worker, now)]
     page = await jobs.engine.find(Where(states=(State.AVAILABLE, State.SCHEDULED), type=UNDO_TYPE))
     rested = [job for job in page if job.epoch]
@@ -125,7 +125,7 @@ async def check_undos(jobs: Jobs, now: Time) -> Finding:
     if not left:
         return Finding("undo", Level.OK, "every waiting undo job has a worker with its code, or needs none")
     text = (
-        f"{plural(len(left), 'undo job waits', 'undo jobs wait')} ({name_jobs(left)}), but no living worker knows the "
+        f"{plural(len(left), 'undo job waits', 'undo jobs wait')} ({name_jobs(left)}), but no running worker knows the "
         f"type of the job to undo ({list_types(sorted(types))}): start a worker whose App has the code; after an hour, "
         "any worker runs the undo without the code and lists in review what it couldn't undo"
     )

@@ -162,9 +162,9 @@ async def _check_owners(jobs: Jobs) -> Finding:
             lost.append(job)
     if lost:
         what = "another worker will take them over shortly" if alive else "start a worker, which will take them over"
-        text = f"{plural(len(lost), 'active job')} without a living worker ({name_jobs(lost)}): {what}{walk.scope}"
+        text = f"{plural(len(lost), 'active job')} without a running worker ({name_jobs(lost)}): {what}{walk.scope}"
         return Finding("owners", Level.FAIL, text)
-    text = "every active job has a living worker" if active else "no job is active"
+    text = "every active job has a running worker" if active else "no job is active"
     return Finding("owners", Level.OK, f"{text}{walk.scope}")
 
 

@@ -73,8 +73,8 @@ def check_types(queues: Sequence[QueueSummary]) -> list[Finding]:
         Finding(
             "types",
             Level.WARN,
-            f"{queue.name}: no living worker knows {type_words(queue.unknown)}: start a worker whose App has the code, "
-            "or cancel these jobs",
+            f"{queue.name}: no running worker knows {type_words(queue.unknown)}: start a worker whose App has the "
+            "code, or cancel these jobs",
         )
         for queue in queues
         if queue.unknown
@@ -94,7 +94,7 @@ def check_workers(workers: Sequence[Presence]) -> list[Finding]:
         return []
     named = name_some([one_line(name, 60) for name in names])
     text = (
-        f"the status of {plural(len(names), 'worker')} ({named}) can't be read: a living worker overwrites it within "
+        f"the status of {plural(len(names), 'worker')} ({named}) can't be read: a running worker overwrites it within "
         "seconds; if the worker is dead, another running worker takes over its jobs after its lease and removes "
         "the status"
     )

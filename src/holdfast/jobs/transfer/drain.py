@@ -21,7 +21,7 @@ Tell = Callable[[str, int, int], None]
 """Receives progress: what is being done, how much of it is done, and the total."""
 
 
-async def living_workers(engine: Engine) -> list[Presence]:
+async def running_workers(engine: Engine) -> list[Presence]:
     """Return the workers of a store that aren't known to be dead: not seen to die, and not silent for a whole lease."""
     now = await engine.now()
     found = [worker_in(record) for record in await engine.records(WORKER)]
@@ -44,7 +44,7 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
 
     Afterwards the workers claim nothing until `lift`. If the time runs out, they continue as before.
     """
-    workers = await living_workers(engine)
+    workers = await running_workers(engine)
     if workers and seconds is None:
         named = name_some([one.worker for one in workers])
         raise Refused(
@@ -61,7 +61,7 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
 
 async def _wait_for(engine: Engine, name: str, seconds: float, tell: Tell) -> None:
     end, most, quieted_at = time.monotonic() + seconds, 0, dict[str, int]()
-    while workers := await living_workers(engine):
+    while workers := await running_workers(engine):
         for worker in workers:  # including one that has just started
             if worker.worker not in quieted_at:
                 quieted_at[worker.worker] = await engine.now()

@@ -28,7 +28,7 @@ from holdfast.engines.contract import Engine
 from holdfast.engines.records import BLOBS, QUIET
 from holdfast.engines.traits import Movable
 from holdfast.jobs.large_values import references_of
-from holdfast.jobs.transfer.drain import OURS, Tell, drain, held_jobs, lift, living_workers
+from holdfast.jobs.transfer.drain import OURS, Tell, drain, held_jobs, lift, running_workers
 
 PAGE_JOBS = 100
 """How many jobs are read, and loaded in one act, at most."""
@@ -149,7 +149,7 @@ class _Move:
     # Beginning.
 
     async def _begin(self) -> tuple[Mark, int]:
-        """Mark the source, once no living worker holds any of its jobs."""
+        """Mark the source, once no running worker holds any of its jobs."""
         if marked := await mark_in(self._target):
             raise Refused(self._strange(marked[0]))
         await self._check_empty()
@@ -173,7 +173,7 @@ class _Move:
                 if await mark_in(self._target):
                     await self._source.put_record(MOVED, None, put.version)
                     raise Invalid(f"{self._from} and {self._to} are the same store; name another one with --to")
-                if not await held_jobs(self._source, await living_workers(self._source)):
+                if not await held_jobs(self._source, await running_workers(self._source)):
                     return mark, put.version
                 await self._source.put_record(MOVED, None, put.version)
         except BaseException:

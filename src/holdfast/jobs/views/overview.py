@@ -41,7 +41,7 @@ WORKER_MEANINGS = {
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
-    """A queue: its jobs by state, whether it is paused, and how many living workers serve it.
+    """A queue: its jobs by state, whether it is paused, and how many running workers serve it.
 
     `unknown` are the types of waiting jobs that none of these workers knows.
     """
@@ -52,7 +52,7 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     workers: int
     unknown: tuple[str, ...] = ()
     lacking: Mapping[str, tuple[str, ...]] = {}
-    """Types of waiting jobs that living workers know and can't run, and what they lack for it."""
+    """Types of waiting jobs that running workers know and can't run, and what they lack for it."""
     bound: BoundRecord = BoundRecord()
 
     @property
@@ -197,7 +197,7 @@ async def view_queues(jobs: Jobs) -> tuple[QueueSummary, ...]:
 async def _unserved_types(
     jobs: Jobs, queue: str, alive: Sequence[Presence]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the types of waiting jobs that none of the queue's living workers takes. Empty if it has no workers.
+    """Return the types of waiting jobs that none of the queue's running workers takes. Empty if it has no workers.
 
     First those that none knows; then those that some know and lack something for, with what they lack.
     """
@@ -249,7 +249,7 @@ def type_words(types: Sequence[str]) -> str:
 def lacking_words(queue: QueueSummary) -> list[str]:
     """Say which jobs of a queue nobody can run, and what workers lack for it."""
     return [
-        f"{queue.name}: no living worker can run the waiting jobs of type {type}, which need {' and '.join(words)}"
+        f"{queue.name}: no running worker can run the waiting jobs of type {type}, which need {' and '.join(words)}"
         for type, words in queue.lacking.items()
     ]
 

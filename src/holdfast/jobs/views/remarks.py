@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from holdfast.core.model import Entry, Event, Job, State, Time
 from holdfast.jobs.questions import ASK, Refusal
 from holdfast.jobs.status import Status
-from holdfast.jobs.views.text import ago, error_line, one_line, plural, span
+from holdfast.jobs.views.text import ago, error_line, name_some, one_line, plural, span
+from holdfast.jobs.views.waits import list_waits
 
 
 def owner_words(one: Status | Job, lost: int | None = None) -> Iterator[str]:
@@ -54,8 +55,12 @@ def when_words(job: Job, now: Time) -> str:
             return ago(job.created_at, now)
 
 
-def remark(job: Job) -> str:
-    """Return what is unusual about a job in a list."""
+def remark(job: Job, now: Time, limited: str = "") -> str:
+    """Return what a job in a list waits for, or what is unusual about it. For `limited`, see `list_waits`."""
+    if job.state is State.PENDING:
+        return name_some(list_waits(job.waits, limited, now))
+    if limited:
+        return limited
     if job.error is not None:
         return error_line(job.error, 60)
     if job.attempt > 1:

@@ -1,6 +1,7 @@
 """What a job waits for, in words. Must not read a store or know a status: a status uses these words."""
 
 import re
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 from holdfast.core.budgets import wait_name
@@ -32,6 +33,12 @@ def wait_words(wait: Wait, now: Time) -> str:
     elif (other := awaited_job(wait)) is not None:
         words = f"waiting for job {short_id(other)}"
     return words if wait.until is None else f"{words}, {time_left(wait.until, now)}"
+
+
+def list_waits(waits: Sequence[Wait], limited: str, now: Time) -> list[str]:
+    """Return what a job waits for. `limited` says how full the limit or budget is that it waits for, if any."""
+    shown = [wait for wait in waits if not limited or wait.kind is not WaitKind.LIMIT]
+    return [*([limited] if limited else []), *(wait_words(wait, now) for wait in shown)]
 
 
 def group_words(group: str) -> str:

@@ -302,7 +302,7 @@ def pause_words(pause: Pause, now: Time) -> str:
 def queue_trouble(queue: QueueSummary) -> str:
     """Say why waiting jobs of a queue can't run; empty if they can."""
     if queue.unknown:
-        return f"no living worker knows {type_words(queue.unknown)}"
+        return f"no running worker knows {type_words(queue.unknown)}"
     if queue.lacking:
         return lacking_words(queue)[0]
     return "no worker serves this queue" if queue.waiting and not queue.workers else ""
