@@ -6,6 +6,7 @@ echo anew; ratios compare parts of one round, and medians count. Exits with 1 if
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,14 @@ CONNECTIONS, SECONDS, ROUNDS = 32, 2.0, 3
 SUBMIT, BATCH, WORK, GET = 0.25, 8.0, 0.20, 0.40
 """The floors: submits, fetch + ack and reads relative to the echo; jobs in batches relative to single ones."""
 
-ECHO_PORT, OWN_PORT = 8791, 8792
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+ECHO_PORT, OWN_PORT = free_port(), free_port()
 
 ECHO = f"""
 import uvicorn

@@ -12,6 +12,8 @@ MOST_DEPTH = 10
 
 def check_agent_fields(body: Mapping[str, Any]) -> None:
     """Refuse a temperature out of range, a negative number, and a delegation that is too deep."""
+    if not any(name.startswith(PREFIX) for name in body):
+        return
     _number(body, "temperature", 2)
     for name in ("max_tokens", "token_budget"):
         _number(body, name, None)

@@ -37,10 +37,15 @@ OPTIONS = frozenset({
 """The options that mean something here. Others are kept and returned."""
 
 _FIELDS = frozenset({"type", "args", "id", "meta", "options"})
-_AT_TOP = ("queue", "priority", "scheduled_at", "expires_at", "tags", "timeout_ms", "retry", "unique", "rate_limit")
+_AT_TOP = frozenset({
+    *("queue", "priority", "scheduled_at", "expires_at", "tags", "timeout_ms", "retry", "unique", "rate_limit"),
+})  # fmt: skip
 """Options that the envelope itself has at its top level, so that a job that was read can be submitted again."""
 
-_KNOWN = _FIELDS | SYSTEM_FIELDS | frozenset(_AT_TOP)
+_OBJECTS = frozenset({"metadata", "unique", "retry", "rate_limit"})
+"""Options that are JSON objects."""
+
+_KNOWN = _FIELDS | SYSTEM_FIELDS | _AT_TOP
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _PLAIN_META = 40
@@ -215,10 +220,10 @@ def _id(body: Mapping[str, Any]) -> str | None:
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(_object(body, "options"))
-    for name in _AT_TOP:
-        if body.get(name) is not None and options.get(name) is None:
+    for name in [name for name in body if name in _AT_TOP]:
+        if body[name] is not None and options.get(name) is None:
             options[name] = body[name]
-    for name in ("metadata", "unique", "retry", "rate_limit"):
+    for name in [name for name in options if name in _OBJECTS]:
         _optional_object(options, name)
     reservation_asked(options)
     return options

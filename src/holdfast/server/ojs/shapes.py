@@ -59,7 +59,11 @@ def shown_job(job: Job, past: Past, now: Time, *, is_claim: bool = False) -> dic
     shown: dict[str, Any] = dict(kept.fields)
     shown |= _submitted(job, kept)
     shown |= _present(job, past, now)
-    shown |= _past(job, past, kept)
+    if not past.entries and not past.reports and not job.claimed_at:  # as every job that was just submitted
+        is_ready = job.version == 1 and job.state is State.AVAILABLE
+        shown |= {"enqueued_at": shown["created_at"] if is_ready else None, **_ends(job, ())}
+    else:
+        shown |= _past(job, past)
     if replays := sum(entry.event == Event.REPLAY for entry in past.entries):
         shown["meta"] = {**shown["meta"], REPLAY_COUNT: replays}
     if is_claim:
@@ -168,7 +172,7 @@ def attempts(job: Job, entries: Sequence[Entry]) -> int:
     return max(0, job.attempt - 1 + job.recoveries + runs)
 
 
-def _past(job: Job, past: Past, kept: Kept) -> dict[str, Any]:
+def _past(job: Job, past: Past) -> dict[str, Any]:
     entries = since_replay(past.entries)
     claims = [entry.at for entry in entries if entry.event == Event.CLAIM]
     ready = [entry.at for entry in past.entries if entry.event in _READY]
