@@ -14,6 +14,8 @@ from holdfast.core.model import Error, Event, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
 from holdfast.core.shared_limits import BUCKET, Bucket, closed
 from holdfast.jobs.service import Jobs
+from holdfast.telemetry.counters import Counters
+from holdfast.telemetry.metrics import SPEND
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.isolation.messages import Answer, Ended, Fence
 from holdfast.worker.isolation.process import Process
@@ -129,6 +131,8 @@ async def test_what_it_said_last_is_told_after_it_has_ended(app, fails):
 
 
 async def test_what_its_steps_spend_is_told_wherever_they_run(app):
+    counters = Counters()
+    app.engine.observe(counters)
     run = await jobs.shops.submit()
     assert (await finished(app, run)).state is State.COMPLETED
     assert (await run.status()).spent == {"usd": 1.25, "tokens": 3}
