@@ -68,8 +68,8 @@ def _decide_end(
     if completes and attempt.is_plain():
         return complete(job, now, by=by, result=result)
     effects = attempt.journal.effects
-    if error is not None and stop is None and attempt.progress.ledger is not None:
-        attempt.progress.ledger.waste_loose()
+    if error is not None and stop is None:
+        attempt.progress.waste_loose()
     cargo = make_cargo(attempt, now, completes=completes, waits=stop is not None)
     if completes:
         return complete(job, now, by=by, result=result, **cargo)

@@ -136,6 +136,18 @@ async def test_what_its_steps_spend_is_told_wherever_they_run(app):
     run = await jobs.shops.submit()
     assert (await finished(app, run)).state is State.COMPLETED
     assert (await run.status()).spent == {"usd": 1.25, "tokens": 3}
+    assert f'{SPEND.name}{{type="shops",queue="default",kind="kept"}} 1.25' in counters.lines()
+
+
+async def test_what_its_code_spent_between_steps_before_it_failed_is_wasted(app):
+    counters = Counters()
+    app.engine.observe(counters)
+    run = await jobs.wastes.submit()
+    assert (await finished(app, run)).state is State.REVIEW
+    status = await run.status()
+    assert (status.spent, status.wasted) == ({"usd": 3}, {"usd": 2})
+    told = [line for line in counters.lines() if line.startswith(f'{SPEND.name}{{type="wastes"')]
+    assert [line.partition("kind=")[2] for line in sorted(told)] == ['"kept"} 1', '"wasted"} 2']
 
 
 async def test_a_sleep_frees_the_process_and_goes_on_from_the_records(app, clock, tmp_path):
