@@ -94,10 +94,12 @@ def make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) -> 
         note["kept_slot"] = attempt.kept_slot
     if completes:
         note |= vanished_note(attempt)
+    places = journal.take_places_record(completes=completes)
+    used = journal.count_used() if completes else None
     steps = (
-        *journal.take_places_record(completes=completes),
+        *places,
         *progress.take_log_record(),
-        *progress.final_records(now, completes=completes, waits=waits),
+        *progress.final_records(now, completes=completes, waits=waits, used=used),
     )
     return Cargo(note=note, steps=steps, drops=tuple(journal.effects.drops))
 

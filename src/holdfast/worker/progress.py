@@ -323,13 +323,17 @@ class Progress:
             earlier_ms=earlier_ms,
         )
 
-    def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:
+    def final_records(
+        self, now: Time, *, completes: bool = False, waits: bool = False, used: tuple[int, int] | None = None
+    ) -> tuple[Step, ...]:
         """Return records of how far it is and what it spent, to be stored with its end. For a job that completes, the
-        steps show what a map counted. `waits` if its lease ends with a wait or a release.
+        steps show what a map counted, or `used` if not all of them count. `waits` if its lease ends with a wait or a
+        release.
         """
         running = self.describe()
         if self._reported is None and (completes or not self._counts):
-            running = replace(running, done=None, total=None)
+            done, total = used or (None, None)
+            running = replace(running, done=done, total=total)
         if self.ledger is not None:
             running = replace(running, spending=self.ledger.describe(waits=waits))
         return progress_records(self._held.job, running, now, lost=False)

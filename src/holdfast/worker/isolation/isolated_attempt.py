@@ -96,7 +96,9 @@ class RelayedProgress(Progress):
         running, at = self._relayed
         return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
 
-    def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:
+    def final_records(
+        self, now: Time, *, completes: bool = False, waits: bool = False, used: tuple[int, int] | None = None
+    ) -> tuple[Step, ...]:
         """See Progress.final_records."""
         return progress_records(self._held.job, self.describe(), now, lost=False)
 
