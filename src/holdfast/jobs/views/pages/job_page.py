@@ -27,7 +27,7 @@ from holdfast.jobs.views.pages.job import (
     StoryEntry,
     StoryPage,
 )
-from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, title_of
+from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, spoken, title_of
 from holdfast.jobs.views.pages.parts import Fact, error_shown, moment
 from holdfast.jobs.views.pages.review_page import question_card, review_card
 from holdfast.jobs.views.pages.story import cut_steps, losses_in, stage_ends, story_entries, why_line
@@ -200,7 +200,7 @@ def _running_sentence(status: Status, worked_ms: int) -> str:
     """Say what a job is doing: "Video generation, 11 of 30, $1.84 spent. About 21 min left in this stage."."""
     spent = total_words(status.spending)
     parts = (
-        clean(status.stage).replace("_", " ") or "running",
+        spoken(clean(status.stage)) or "running",
         count_of_done(status),
         one_line(status.text, TEXT_SHOWN),
         f"for {span(worked_ms)}" if worked_ms >= MOMENT_MS else "",
