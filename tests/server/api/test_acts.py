@@ -14,6 +14,8 @@ from holdfast.core.model import State
 from holdfast.core.queue_bounds import QueueBound
 from holdfast.jobs.full_queues import declare_bounds
 from holdfast.jobs.requests import JobRequest, new_job
+from holdfast.jobs.tokens import create_token
+from holdfast.jobs.views import comparison
 from tests.server.api.film import make_app, served, settled
 
 
@@ -355,3 +357,42 @@ async def test_an_act_on_many_jobs_is_previewed_and_done_by_a_worker():
     assert nothing.status_code == 404
     assert (done["state"], done["done"], done["refused"]) == ("completed", 7, 0)
     assert [job["type"] for job in left["jobs"]] == ["broken"]
+
+
+@pytest.mark.parametrize(
+    ("act", "state", "scopes", "may_start", "may_stop"),
+    [
+        ("replay", "review", ["review"], True, True),
+        ("cancel", "scheduled", ["act"], True, True),
+        ("replay", "review", ["act"], False, True),  # it may cancel any job
+        ("cancel", "scheduled", ["review"], False, False),
+        ("cancel", "scheduled", ["submit", "read", "work", "admin"], False, False),
+        ("replay", "review", ["submit", "read", "work", "admin"], False, False),
+    ],
+)
+async def test_whoever_may_start_an_act_on_many_jobs_may_stop_it(act, state, scopes, may_start, may_stop):
+    app = make_app()
+    async with served(app) as (_, client):
+        ids = [await client.submit("broken", [number], delay="1h" if act == "cancel" else None) for number in range(2)]
+        if act == "replay":
+            async with app.worker():
+                assert [await settled(app, id) for id in ids] == ["review"] * 2
+        engine = (await app.open()).engine
+        owner, _ = await create_token(engine, "owner", ["act", "review"], by="test")
+        other, _ = await create_token(engine, "other", scopes, by="test")
+
+        async def asked(token, path, **body):
+            answer = await client.post(f"/api/v1{path}", json=body, headers={"Authorization": f"Bearer {token}"})
+            return answer.status_code, answer.json()
+
+        where = {"type": "broken", "state": [state]}
+        began, _ = await asked(other, "/bulk", act=act, where=where)
+        _, started = await asked(owner, "/bulk", act=act, where=where)
+        path = next(one["path"] for one in started["acts"]).removeprefix("/api/v1")
+        stopped, answer = await asked(other, path, reason="wrong ones")
+
+    assert (began == 202, stopped == 200) == (may_start, may_stop)
+    if may_stop:
+        assert answer["state"] == "cancelled"
+    else:
+        assert (stopped, answer["code"]) == (403, "forbidden")
