@@ -1,6 +1,7 @@
 """Submits and acts over HTTP: typed where the app is loaded, refused with a code and what to do."""
 
 import shlex
+from typing import Any
 
 import click
 import pytest
@@ -62,6 +63,37 @@ async def test_without_an_app_arguments_are_stored_as_they_are():
         assert await client.look(f"/jobs/{id}/arguments") == [1, {"a": 2}]
         assert (await client.look(f"/jobs/{id}"))["job"]["queue"] == "video"
     assert by_name.status_code == 400
+
+
+@pytest.mark.parametrize("typed", [True, False])
+async def test_a_job_may_be_submitted_with_a_budget_of_its_own(typed):
+    app = make_app()
+    async with served(app, typed=typed) as (_, client):
+        id = await client.submit("film", [{"title": "Sea"}], budget={"usd": 1.5, "tokens": 1_000})
+        wrongs: list[dict[str, Any]] = [
+            {"budget": {"eur": 1}},
+            {"budget": {"usd": -1}},
+            {"budget": {"usd": "5"}},
+            {"budget": {"usd": 0}},
+            {"budget": {}},
+            {"budget": 5},
+            {"keep_result": "48h"},
+            {"needs": ["gpu"]},
+        ]
+        body = {"type": "film", "args": [{"title": "Sea"}]}
+        refused = [await client.post("/api/v1/jobs", json=body | wrong) for wrong in wrongs]
+        job = await (await app.open()).get(id)
+        schema = (await client.look("/openapi.json"))["components"]["schemas"]["SubmitRequest"]["properties"]["budget"]
+
+    assert job.options.budget == {"usd": 1_500_000, "tokens": 1_000_000_000}
+    assert [(one.status_code, one.headers["content-type"]) for one in refused] == [
+        (400, "application/problem+json")
+    ] * 8
+    named = ("'eur'", "usd=-1", "budget", "usd", "budget={}", "budget", "keep_result", "needs")
+    for answer, words in zip(refused, named, strict=True):
+        assert words in answer.json()["detail"], answer.text
+    assert {"type": "object", "additionalProperties": {"type": "number"}} in schema["anyOf"]
+    assert schema["examples"] == [{"usd": 5}]
 
 
 @pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])

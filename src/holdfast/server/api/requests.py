@@ -112,6 +112,10 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tags: tuple[str, ...] = ()
     meta: dict[str, str] = {}
     unique: UniqueRequest | None = None
+    budget: Annotated[
+        dict[str, float] | None,
+        Meta(description="what the job and its children may spend, by currency", examples=[{"usd": 5}]),
+    ] = None
 
 
 class ReasonRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
