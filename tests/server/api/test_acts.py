@@ -224,6 +224,41 @@ async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_i
     assert compared["same_result"]
 
 
+async def test_two_runs_are_compared_page_by_page_and_what_differs_comes_first():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        short = await client.submit("film", [{"title": "Sea", "scenes": 3}])
+        long = await client.submit("film", [{"title": "Sea", "scenes": 5}])
+        for one in (short, long):
+            assert await settled(app, one) == "completed"
+        first = await client.look(f"/jobs/{short}/compare", other=long, limit=3)
+        last = await client.look(f"/jobs/{short}/compare", other=long, limit=3, after=first["next"])
+        wrong = await client.get(f"/api/v1/jobs/{short}/compare", params={"other": long, "after": "paint#none"})
+        many = await client.get(f"/api/v1/jobs/{short}/compare", params={"other": long, "limit": 501})
+
+    assert [step["relation"] for step in first["steps"]] == ["only in the second", "only in the second", "same"]
+    assert [step["relation"] for step in last["steps"]] == ["same", "same"]
+    assert len({step["path"] for step in (*first["steps"], *last["steps"])}) == 5
+    assert (first["same"], first["total"], last["next"], last["note"]) == (3, 5, None, "")
+    assert first["note"] == "steps 1 to 3 of 5, those that differ first; for more, add after=NEXT"
+    assert (wrong.status_code, many.status_code) == (400, 400)
+    assert "neither run has this step" in wrong.json()["detail"]
+
+
+async def test_a_page_of_a_comparison_ends_when_its_results_are_long(monkeypatch):
+    monkeypatch.setattr(comparison, "PAGE_CHARACTERS", 30)  # of two results in each pair
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        one, other = [await client.submit("film", [{"title": "Sea", "scenes": 3}]) for _ in range(2)]
+        for id in (one, other):
+            assert await settled(app, id) == "completed"
+        pages = [await client.look(f"/jobs/{one}/compare", other=other)]
+        while pages[-1]["next"] is not None and len(pages) < 9:
+            pages.append(await client.look(f"/jobs/{one}/compare", other=other, after=pages[-1]["next"]))
+
+    assert [len(page["steps"]) for page in pages] == [1, 1, 1]
+
+
 async def test_a_step_says_what_was_rejected_which_code_made_it_and_what_can_be_done_with_it():
     keys = []
 

@@ -45,9 +45,11 @@ class BlobQuery(Struct, frozen=True, kw_only=True):
 
 
 class CompareQuery(Struct, frozen=True, kw_only=True):
-    """Which other run to compare a job with."""
+    """Which other run to compare a job with, and which page of their steps."""
 
     other: Annotated[str, Meta(description="the other job's id")]
+    after: Annotated[str, Meta(description="the `next` of the page before")] = ""
+    limit: Limit = PAGE_DEFAULT
 
 
 class StoryQuery(Struct, frozen=True, kw_only=True):
