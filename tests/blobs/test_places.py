@@ -1,5 +1,7 @@
 """Blobs stay readable where they are when another place is configured for new ones."""
 
+import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Blob
+from holdfast import App, Blob, BlobGone
 from holdfast.blobs.blobs import Blobs
 from holdfast.blobs.collecting import DAY_MS, collect
 from holdfast.blobs.folder import FolderBlobs
@@ -39,6 +41,11 @@ def in_folder(folder: Path, prefix: str = "") -> Blobs:
         return FolderBlobs(folder), prefix
 
     return Blobs(find)
+
+
+def read_blocking(blob: Blob) -> bytes:
+    with blob.open() as file:
+        return file.read()
 
 
 def only(*ids: str) -> Callable[[Collection[str]], Awaitable[set[str]]]:
@@ -103,9 +110,17 @@ async def test_a_process_finds_what_another_one_keeps_in_a_place_that_was_config
         new, echo, pass_on = app_with_jobs(url, tmp_path / "second")
         run = await echo.submit("y" * LARGE)
         write_film(tmp_path / "film.mp4")
+        content = (tmp_path / "film.mp4").read_bytes()
         film = await pass_on.submit(await Blob.from_path(tmp_path / "film.mp4"))
         assert await run.result(timeout=60) == "y" * LARGE
         assert (await film.result(timeout=60)).size == 2_000_000
+        (tmp_path / "film.mp4").unlink()
+        found = await (await old.run(film.id)).result(timeout=60)
+        async with found.open() as stream:
+            assert await stream.read() == content
+        await found.save_to(tmp_path / "copy.mp4")
+        assert (tmp_path / "copy.mp4").read_bytes() == content
+        assert await asyncio.to_thread(read_blocking, found) == content
         await new.close()
     await old.close()
 
@@ -119,3 +134,31 @@ async def test_a_store_whose_folder_is_inside_that_of_another_one_loses_nothing_
 
     assert await inner.fetch(text) == "x" * LARGE
     assert inner.has(reference_in(text))
+
+
+async def test_a_file_that_is_in_neither_place_is_one_error_that_names_both(tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app, _, pass_on = app_with_jobs(url, tmp_path / "first")
+    write_film(tmp_path / "film.mp4")
+    async with app.worker():
+        run = await pass_on.submit(await Blob.from_path(tmp_path / "film.mp4"))
+        await run.result(timeout=60)
+    await app.close()
+    (tmp_path / "film.mp4").unlink()
+    shutil.rmtree(tmp_path / "first")
+
+    app, _, _ = app_with_jobs(url, tmp_path / "second")
+    film = await (await app.run(run.id)).result(timeout=60)
+    with pytest.raises(BlobGone) as opened:
+        async with film.open() as stream:
+            await stream.read()
+    with pytest.raises(BlobGone) as saved:
+        await film.save_to(tmp_path / "copy.mp4")
+    with pytest.raises(BlobGone) as blocking:
+        await asyncio.to_thread(read_blocking, film)
+    await app.close()
+
+    said, former = str(opened.value), f"{tmp_path / 'jobs.db.blobs'} or {tmp_path / 'first'}"
+    assert said == str(saved.value) == str(blocking.value)
+    assert f"isn't in the blob store {tmp_path / 'second'} any more" in said
+    assert f"nor where blobs were kept before, in {former}; restore it from a backup, or run the job again" in said

@@ -69,3 +69,9 @@ def test_the_record_is_bounded():
     paths = [f"a#{number}" for number in range(PLACES_LIMIT + 10)]
 
     assert len(places_text(paths, paths[::-1])) == 8 * PLACES_LIMIT
+
+
+def test_a_call_whose_arguments_changed_in_a_later_rerun_is_replaced_and_so_is_what_is_inside_it():
+    recorded = ["a#1", "a#1*2", "a#1*10", "a#2", "a#1/b#1", "a#1*10/b#1", "c#1*3"]
+
+    assert still_used(recorded, []) == ["a#1*10", "a#2", "a#1*10/b#1", "c#1*3"]

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from holdfast.conformance.given import StoreClock, job
 from holdfast.core.changes import complete
 from holdfast.core.errors import Invalid
-from holdfast.core.model import Applied, Change, Conflict, Job, Step, StepState
+from holdfast.core.model import Applied, Change, Conflict, Job, Spending, Step, StepState
+from holdfast.core.spending import Amounts, SpendKind
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.observers import Act, StepOutcome
 
@@ -20,6 +21,7 @@ class Ears:
         self.changed: list[tuple[str, str]] = []
         self.fenced = 0
         self.acts: list[str] = []
+        self.spent: list[tuple[str, Amounts]] = []
 
     def heard_inserts(self, jobs: Sequence[Job]) -> None:
         self.inserted += [job.id for job in jobs]
@@ -34,6 +36,9 @@ class Ears:
         self.fenced += number
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None: ...
+
+    def heard_spending(self, job: Job, kind: SpendKind, amounts: Amounts) -> None:
+        self.spent.append((kind, amounts))
 
     def heard_act(self, act: Act, seconds: float) -> None:
         assert 0 <= seconds < 60
@@ -122,3 +127,15 @@ async def test_an_observer_hears_how_many_writes_were_fenced_off():
     await engine.admit([], [late])
 
     assert ears.fenced == 3
+
+
+def test_an_observer_hears_of_money_once_its_fate_is_decided():
+    engine, clock, ears = given()
+    begun = Spending(kept={"usd": 5}, in_flight={"usd": 2}, loose={"usd": 1})
+    ended = Spending(kept={"usd": 7, "tokens": 3}, wasted={"usd": 1})
+
+    engine.announce_spending(job(clock), Spending(), begun)
+    engine.announce_spending(job(clock), begun, ended)
+    engine.announce_spending(job(clock), ended, ended)
+
+    assert ears.spent == [("kept", {"usd": 5}), ("kept", {"usd": 2, "tokens": 3}), ("wasted", {"usd": 1})]

@@ -1,20 +1,28 @@
 """What a process counts, and how Prometheus reads it."""
 
+import asyncio
 import shutil
 import subprocess
 from typing import Any
 
 import pytest
 
-from holdfast import App, JobFailed, Retry, step
-from holdfast.conformance.given import StoreClock, job
+from holdfast import App, JobFailed, Retry, spend, step
+from holdfast.conformance.given import WAITS_FOR_GO, StoreClock, job
+from holdfast.core.budgets import budget_key, waiting_key
+from holdfast.core.model import Options, State, Use, Wait, WaitKind
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs.lost_workers import ALIVE, Past, decide_loss
+from holdfast.jobs.limits import declare_limits
+from holdfast.jobs.lost_workers import ALIVE, CUT_OFF, UNNOTICED, Past, decide_loss
+from holdfast.jobs.questions import ASK
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.waiters import wait_for_end
+from holdfast.telemetry import store
 from holdfast.telemetry.counters import PAIRS_LIMIT, Counters
-from holdfast.telemetry.metrics import METRICS, SUBMITTED, Histogram, as_text, histogram_lines, sample_lines
+from holdfast.telemetry.metrics import METRICS, SPEND, SUBMITTED, Histogram, as_text, histogram_lines, sample_lines
 from holdfast.telemetry.store import store_lines
 from holdfast.testing import in_memory
+from tests.support.given import until
 
 
 def counted(app: App) -> Counters:
@@ -103,6 +111,112 @@ async def test_how_long_the_store_takes_and_when_a_death_is_noticed_are_counted(
     assert "holdfast_death_notice_seconds_sum 1.5" in lines
     assert 'holdfast_death_notice_seconds_bucket{le="1"} 0' in lines
     promtool_accepts(as_text(lines))
+
+
+@pytest.mark.parametrize(
+    ("why", "recovery", "reason"),
+    [
+        (f"process 7 on a {UNNOTICED}; last heartbeat 1 s ago", True, "died"),
+        (CUT_OFF, True, "died"),
+        ("no heartbeat for 20 s", True, "silent"),
+        ("its worker has no status in the store", True, "silent"),
+        (f"stage draw showed no progress for 2 min, longer than 1 min; {ALIVE}", True, "stale"),
+        ("no heartbeat for 20 s", False, "store"),
+    ],
+)
+async def test_a_recovery_is_counted_with_why_the_worker_was_lost(why: str, recovery: bool, reason: str):
+    engine, counters, clock = MemoryEngine(), Counters(), StoreClock(settable=True)
+    engine.observe(counters)
+    await engine.insert([job(clock, type="film")])
+    [held] = await engine.claim("w-1", ["default"], 1)
+    await engine.commit([decide_loss(held, Past([], []), clock(), by="w-2", why=why, recovery=recovery)])
+
+    counted_as = f'holdfast_recoveries_total{{type="film",queue="default",reason="{reason}"}} 1'
+    assert counted_as in counters.lines()
+
+
+async def test_dollars_are_counted_by_what_became_of_them():
+    app, tries = App("memory:"), list[int]()
+
+    @step(name="write")
+    async def write() -> None:
+        spend(usd=0.25, tokens=1_000)
+
+    @app.job(retries=Retry(retries=1, initial_ms=0, jitter=False))
+    async def film() -> None:
+        await write()
+        spend(usd=1.5)
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("429")
+
+    async with in_memory(app):
+        counters = counted(app)
+        async with app.worker():
+            run = await film.submit()
+            await run.result(timeout=20)
+        status = await run.status()
+
+    spent = [line for line in counters.lines() if line.startswith(f"{SPEND.name}{{")]
+    labels = 'holdfast_spend_usd_total{type="film",queue="default",kind='
+    assert sorted(spent) == [f'{labels}"kept"}} 1.75', f'{labels}"saved"}} 0.25', f'{labels}"wasted"}} 1.5']
+    assert (status.spent["usd"], status.wasted["usd"], status.saved["usd"]) == (3.25, 1.5, 0.25)
+    promtool_accepts(as_text(counters.lines()))
+
+
+async def test_dollars_of_a_step_that_a_cancel_cuts_are_wasted():
+    app, begun = App("memory:"), asyncio.Event()
+
+    @app.job
+    async def film() -> None:
+        spend(usd=2)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with in_memory(app):
+        counters = counted(app)
+        async with app.worker():
+            run = await film.submit()
+            await asyncio.wait_for(begun.wait(), 20)
+            await run.cancel()
+            wasted = f'{SPEND.name}{{type="film",queue="default",kind="wasted"}} 2'
+            await until(lambda: wasted in counters.lines())
+
+
+async def test_what_jobs_wait_for_is_counted():
+    engine, clock = MemoryEngine(), StoreClock(settable=True)
+    later = clock() + 60_000
+    waits: list[tuple[Wait, ...]] = [
+        (Wait(WaitKind.SIGNAL, "approved"),),
+        (Wait(WaitKind.SIGNAL, f"{ASK}one"), Wait(WaitKind.TIME, until=later)),
+        (wait_for_end("0192f3a4-5b6c-7d8e-9f01-23456789abcd"),),
+        (Wait(WaitKind.CHILDREN, "g"),),
+        (Wait(WaitKind.LIMIT, waiting_key(budget_key("0192f3a4", "usd"), 1)),),
+        (Wait(WaitKind.ACTIVATION),),
+    ]
+    await engine.insert([job(clock, state=State.PENDING, run_at=None, waits=one) for one in waits])
+    await engine.insert([job(clock, state=State.SCHEDULED, run_at=later)])
+
+    lines = await store_lines(Jobs(engine))
+
+    shown = {line for line in lines if line.startswith("holdfast_waiting{")}
+    numbers = {"time": 2, "signal": 1, "person": 1, "job": 2, "activation": 1, "limit": 0, "budget": 1, "other": 0}
+    assert shown == {f'holdfast_waiting{{for="{name}"}} {number}' for name, number in numbers.items()}
+
+
+async def test_jobs_that_a_limit_holds_back_wait_for_it_and_only_some_pending_ones_are_read(monkeypatch):
+    monkeypatch.setattr(store, "WAITS_READ", 2)
+    engine, clock = MemoryEngine(), StoreClock(settable=True)
+    await declare_limits(engine, [App("memory:").limit("gpu", at_once=1)], by="test")
+    await engine.insert([job(clock, options=Options(limits=(Use("gpu"),))) for _ in range(3)])
+    assert len(await engine.claim("w-1", ["default"], 3)) == 1
+    await engine.insert([job(clock, state=State.PENDING, run_at=None, waits=WAITS_FOR_GO) for _ in range(5)])
+
+    lines = await store_lines(Jobs(engine))
+
+    assert 'holdfast_waiting{for="limit"} 2' in lines
+    assert 'holdfast_waiting{for="signal"} 2' in lines
+    assert 'holdfast_waiting{for="other"} 3' in lines
 
 
 async def test_pairs_beyond_the_limit_are_counted_together():

@@ -31,10 +31,10 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
-def test_there_are_five_alerts_and_each_says_what_to_do():
+def test_there_are_seven_alerts_and_each_says_what_to_do():
     text = RULES.read_text()
 
-    assert text.count("- alert: ") == text.count("action: ") == text.count("summary: ") == 5
+    assert text.count("- alert: ") == text.count("action: ") == text.count("summary: ") == 7
 
 
 @pytest.mark.parametrize("text", [RULES.read_text(), *expressions()], ids=lambda text: text[:40])

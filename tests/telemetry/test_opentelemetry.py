@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from holdfast import App, JobFailed, Retry, step
+from holdfast import App, JobFailed, Retry, spend, step
 from holdfast.telemetry.opentelemetry import instrument
 from holdfast.testing import in_memory
 
@@ -182,6 +182,7 @@ async def test_replayed_steps_have_no_span_but_are_counted(collector):
 
     @step(name="draw")
     async def draw(number: int) -> int:
+        spend(usd=0.25)
         return number
 
     @app.job(retries=Retry(retries=1, initial_ms=0, jitter=False))
@@ -201,6 +202,8 @@ async def test_replayed_steps_have_no_span_but_are_counted(collector):
     points = collector.points()
     steps = {point.attributes["holdfast.step.outcome"]: point.value for point in points["holdfast.steps"]}
     assert steps == {"ran": 1, "replayed": 1}
+    spent = {point.attributes["holdfast.spend.kind"]: point.value for point in points["holdfast.spend"]}
+    assert spent == {"kept": 0.25, "saved": 0.25}
     (sent,), (consumed,) = points["messaging.client.sent.messages"], points["messaging.client.consumed.messages"]
     assert sent.value == 1
     assert consumed.value == 2

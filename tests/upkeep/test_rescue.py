@@ -10,10 +10,12 @@ from holdfast.conformance.given import HOUR, SECOND, StoreClock, job
 from holdfast.core.errors import StoreLost
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import RECOVERY_LIMIT
-from holdfast.core.model import Event, Options, Presence, Retry, Running, RunningItem, State, Step, StepState
+from holdfast.core.model import Event, Options, Presence, Retry, Running, RunningItem, Spending, State, Step, StepState
 from holdfast.core.outcome import ONCE
 from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs.service import Jobs
+from holdfast.telemetry.counters import Counters
+from holdfast.telemetry.metrics import SPEND
 from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
@@ -89,6 +91,22 @@ def test_a_worker_that_is_silent_for_longer_than_a_lease_loses_its_jobs_and_the_
         "stage": "draw",
         "silent_ms": LEASE + 1,
     }
+
+
+def test_money_that_a_dead_worker_had_under_way_is_counted_as_wasted_by_whoever_takes_its_job(store):
+    counters = Counters()
+    store.engine.observe(counters)
+    one = store.claimed()
+    spending = Spending(kept={"usd": 4_000_000}, in_flight={"usd": 2_000_000}, loose={"usd": 500_000})
+    store.beat("w-1", Running(one.id, one.epoch, stage="draw", spending=spending))
+    store.dead()
+    store.clock.advance(LEASE - 1)
+    store.dead()
+    store.clock.advance(2)
+    assert [lost.id for lost in store.dead()] == [one.id]
+
+    told = [line for line in counters.lines() if line.startswith(f"{SPEND.name}{{")]
+    assert told == [f'{SPEND.name}{{type="test.job",queue="default",kind="wasted"}} 2.5']
 
 
 def test_the_jobs_of_a_dead_worker_are_rescued_in_bounded_rounds(store, monkeypatch: pytest.MonkeyPatch):

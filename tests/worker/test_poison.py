@@ -15,7 +15,7 @@ import pytest
 from holdfast import App, current, step, wait_for
 from holdfast.core.lifecycle import RECOVERY_LIMIT, RELEASE_LIMIT
 from holdfast.core.model import State
-from holdfast.worker.settling import CUT_OFF
+from holdfast.jobs.lost_workers import CUT_OFF
 from tests.support.given import AT_ONCE_RETRY, QUICK, events, until
 
 ENGINES = ["memory", "sqlite", "postgres", "redis"]

@@ -8,6 +8,8 @@ from holdfast import App, current, spend, step, wait_for
 from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound, StoreBusy
 from holdfast.core.model import State, Where
 from holdfast.core.reruns import AGAIN_PATH, ASIDE_PATH
+from holdfast.jobs.replay_plans import preview_replay
+from holdfast.jobs.views.pages.job_page import view_job_page
 from tests.support.given import until
 
 ENGINES = ["memory", "file", "sqlite", "postgres", "redis"]
@@ -298,6 +300,43 @@ async def test_results_that_a_rerun_has_replaced_do_not_count_and_steps_inside_o
     assert calls == [("cut", "4")]
     assert last[1] == first[1]
     assert last[:4] == (await run.result())[:4]
+
+
+async def test_what_a_rerun_has_replaced_is_in_no_count_and_no_plan(app: App, film):
+    """Of `animate`, which has a key, two results are replaced; the second one only once the last run has ended."""
+    async with app.worker():
+        run = await film.submit(["sea", "hill", "lake"])
+        await run.result(timeout=60)
+        again = await run.rerun("sketch#2")
+        await again.result(timeout=60)
+        status, page = await again.status(), await view_job_page(app.jobs, again.id, {})
+        world["fails"] = True
+        last = await again.rerun("sketch#2")
+        assert await ended(app, last) is State.REVIEW
+        plan, stopped = await preview_replay(app.jobs, last.id), await view_job_page(app.jobs, last.id, {})
+
+    assert (status.done, status.total) == (6, 6)
+    assert [(tab.stage, tab.words, len(tab.cells)) for tab in page.items] == [
+        ("animate", "3 of 3", 3),
+        ("sketch", "3 of 3", 3),
+    ]
+    assert len(await app.engine.steps_page(again.id)) == 7, "the record itself is kept"
+    assert len(plan.recorded) == 6
+    assert {path.partition("*")[2] for path in plan.recorded} == {"", "2"}
+    assert [(tab.stage, tab.words) for tab in stopped.items] == [("animate", "3 of 3"), ("sketch", "3 of 3")]
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_call_without_a_key_that_a_rerun_has_replaced_is_not_counted_once_the_run_has_completed(app: App, reel):
+    async with app.worker():
+        run = await reel.submit(["sea", "hill"])
+        await run.result(timeout=60)
+        first = await run.status()
+        run = await run.rerun("sketch#1")
+        await run.result(timeout=60)
+        again = await run.status()
+
+    assert (first.done, first.total) == (again.done, again.total) == (5, 5)
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)

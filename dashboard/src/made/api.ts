@@ -666,6 +666,7 @@ export interface SubmitRequest {
   tags?: string[];
   meta?: Record<string, string>;
   unique?: UniqueRequest | null;
+  budget?: Record<string, number> | null;
 }
 export interface Submitted {
   id: string;

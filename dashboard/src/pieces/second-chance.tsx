@@ -77,6 +77,8 @@ export function SecondChance({ of, done }: { of: StepPage; done: () => void }) {
 interface Compared {
   runs: { id: string; state: string; result: unknown; ms: number | null; spent: Record<string, number> }[];
   same_result: boolean;
+  same: number;
+  total: number;
   steps: { path: string; name: string; relation: string; results: unknown[]; ms: (number | null)[] }[];
 }
 
@@ -107,7 +109,8 @@ export function ComparePanel({ id, from, close }: { id: string; from: MadeFrom; 
     box.current?.focus();
     return () => void (current = false);
   }, [id, from.job]);
-  const changed = found?.steps.filter((one) => one.relation !== "same") ?? [];
+  const changed = found?.steps.filter((one) => one.relation !== "same").slice(0, SHOWN) ?? [];
+  const differing = found ? found.total - found.same : 0;
   return (
     <div class="panel wide" role="dialog" aria-label="Both runs side by side" tabIndex={-1} ref={box} onKeyDown={(event) => event.key === "Escape" && (event.stopPropagation(), close())}>
       <header>
@@ -124,8 +127,8 @@ export function ComparePanel({ id, from, close }: { id: string; from: MadeFrom; 
             <Side of={found.runs[0]!} name={`First, ${from.short}`} />
             <Side of={found.runs[1]!} name={`This ${from.how}`} />
           </div>
-          <p>{`${(found.steps.length - changed.length).toLocaleString("en")} of ${found.steps.length.toLocaleString("en")} steps are the same.`}</p>
-          {changed.slice(0, SHOWN).map((one) => (
+          <p>{`${found.same.toLocaleString("en")} of ${found.total.toLocaleString("en")} steps are the same.`}</p>
+          {changed.map((one) => (
             <section key={one.path} class="pair" aria-label={one.name}>
               <h3>
                 {one.name} <small>{`${one.relation}; took ${took(one.ms[0])} / ${took(one.ms[1])}`}</small>
@@ -136,7 +139,7 @@ export function ComparePanel({ id, from, close }: { id: string; from: MadeFrom; 
               </div>
             </section>
           ))}
-          {changed.length > SHOWN && <p class="muted">{`And ${(changed.length - SHOWN).toLocaleString("en")} more.`}</p>}
+          {differing > changed.length && <p class="muted">{`And ${(differing - changed.length).toLocaleString("en")} more.`}</p>}
         </>
       )}
     </div>

@@ -13,6 +13,7 @@ from holdfast.app.lanes import Beside, Lane, make_lane
 from holdfast.core.alerts import AlertEvent
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Change, Job
+from holdfast.core.spending import Amounts, SpendKind
 from holdfast.core.suggestions import suggest
 from holdfast.engines.observers import Act, StepOutcome
 from holdfast.jobs.job_events import (
@@ -87,6 +88,9 @@ class AppHooks:
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """See Observer. There is no hook for steps."""
+
+    def heard_spending(self, job: Job, kind: SpendKind, amounts: Amounts) -> None:
+        """See Observer. There is no hook for it."""
 
     def heard_act(self, act: Act, seconds: float) -> None:
         """See Observer. There is no hook for it."""

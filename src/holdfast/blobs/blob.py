@@ -49,10 +49,12 @@ class SaveTo:
 
     async def __call__(self, path: str | os.PathLike[str]) -> None:
         """Write the content to a file. An existing file is replaced once the whole content is there."""
-        blobs = self._blob._blobs_to_read()
-        if blobs is not None:
-            await blobs.ready()
-        await threads.run(self._blob._save, Path(path), blobs)
+        target, blobs = Path(path), self._blob._blobs_to_read()
+        await threads.run(_check_target, target)
+        if blobs is None:
+            await threads.run(self._blob._copy_to, target)
+        else:
+            await blobs.save(self._blob._reference, target)
 
     def sync(self, path: str | os.PathLike[str]) -> None:
         """The same in a `def` step or job."""
@@ -99,24 +101,17 @@ class Blob:
         """
         blobs, file = self._blobs_to_read(), self._file
         if blobs is None and file is not None:
-            return BlobStream(None, file.chunks)
+            return BlobStream(self._reference, file)
         if blobs is None:
             raise BlobGone(f"{self!r} belongs to no store here, so it can't be read; get it from a job's result")
-        return BlobStream(blobs, lambda: blobs.chunks(self._reference))
+        return BlobStream(self._reference, blobs)
 
     def _blobs_to_read(self) -> Blobs | None:
         """The blobs to read from; None to read the local file."""
         is_here = self._file is not None and self._file.path.exists()
         return None if is_here else self._blobs or here.blobs_here()
 
-    def _save(self, path: Path, blobs: Blobs | None) -> None:
-        if path.is_dir():
-            raise Invalid(f"blob.save_to({str(path)!r}): this is a folder; give the name of a file in it")
-        if not path.parent.is_dir():
-            raise Invalid(f"blob.save_to({str(path)!r}): there is no folder {str(path.parent)!r}; create it first")
-        if blobs is not None:
-            blobs.save_now(self._reference, path)
-            return
+    def _copy_to(self, path: Path) -> None:
         with self.open() as source, path.open("wb") as target:
             while chunk := source.read(1 << 20):
                 target.write(chunk)
@@ -151,6 +146,13 @@ class Blob:
             python_schema=core_schema.is_instance_schema(cls),
             serialization=core_schema.plain_serializer_function_ser_schema(lambda blob: blob._shape()),
         )
+
+
+def _check_target(path: Path) -> None:
+    if path.is_dir():
+        raise Invalid(f"blob.save_to({str(path)!r}): this is a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise Invalid(f"blob.save_to({str(path)!r}): there is no folder {str(path.parent)!r}; create it first")
 
 
 def _checked(media: str) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -111,6 +111,16 @@ class Blobs:
         reference = reference_in(text)
         await self.ready()
         return (await self._wherever(lambda blobs: b"".join(blobs.chunks(reference)))).decode()
+
+    async def stream(self, reference: Reference) -> Generator[bytes, None, None]:
+        """Begin to read a blob, wherever it is kept by now: see `chunks`. Its beginning is read before this returns."""
+
+        def begin(blobs: Blobs) -> Generator[bytes, None, None]:
+            chunks = blobs.chunks(reference)
+            return _resumed(next(chunks, b""), chunks)
+
+        await self.ready()
+        return await self._wherever(begin)
 
     # Files.
 
@@ -226,15 +236,17 @@ class Blobs:
                     yield from store.get(key)
                     return
         for one in self.former:
-            with suppress(BlobGone):
-                assert one.store is not None, "a former place has a store"
+            assert one.store is not None, "a former place has a store"
+            with suppress(BlobGone), one._guarded():
                 yield from one._found(one.store, reference)
                 return
         if self.prefix is not None and store.has(self.key_of(reference) + DAMAGED):
             raise _altered(reference, store)
+        former = " or ".join(one.store.place for one in self.former if one.store is not None)
+        nor = f", nor where blobs were kept before, in {former}" if former else ""
         raise BlobGone(
-            f"{_named(reference)} isn't in the blob store {store.place} any more; restore it from a backup, or run the "
-            "job again"
+            f"{_named(reference)} isn't in the blob store {store.place} any more{nor}; restore it from a backup, or "
+            "run the job again"
         )
 
     def _set_aside(self, store: BlobStore, reference: Reference) -> None:
@@ -321,6 +333,12 @@ NO_STORE = (
     "there is no blob store for large values and files; name one with App(blobs=…) or $HOLDFAST_BLOBS: a "
     "folder, or a URL such as s3://bucket/folder"
 )
+
+
+def _resumed(first: bytes, rest: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+    with closing(rest):
+        yield first
+        yield from rest
 
 
 def _altered(reference: Reference, store: BlobStore) -> BlobGone:

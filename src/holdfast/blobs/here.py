@@ -54,11 +54,18 @@ async def read_value(blobs: Blobs, text: str, decode: Callable[[str], T]) -> T:
         _READING.reset(token)
 
 
-def run_blocking(work: Coroutine[Any, Any, T], what: str) -> T:
-    """Run a coroutine of this package to its end, in a thread without an event loop."""
+def is_in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def run_blocking(work: Coroutine[Any, Any, T], what: str) -> T:
+    """Run a coroutine of this package to its end, in a thread without an event loop."""
+    if not is_in_loop():
         return asyncio.run(work)
     work.close()
     raise WrongColour(f"{what}.sync(…) would block the event loop; in async code, call await {what}(…)")

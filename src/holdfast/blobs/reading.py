@@ -1,21 +1,23 @@
 """Reading a blob as a stream, with or without an event loop. Must not know where its chunks come from."""
 
 import io
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any
 
 from holdfast.blobs import threads
 from holdfast.blobs.blobs import Blobs
-from holdfast.blobs.here import run_blocking
+from holdfast.blobs.here import is_in_loop, run_blocking
+from holdfast.blobs.local import LocalFile
+from holdfast.core.references import Reference
 
 
 class BlobStream:
     """A blob that is being read. What was read is checked by its hash when the end is reached."""
 
-    def __init__(self, blobs: Blobs | None, chunks: Callable[[], Iterator[bytes]]) -> None:
-        self._blobs = blobs
-        self._make = chunks
+    def __init__(self, reference: Reference, source: Blobs | LocalFile) -> None:
+        self._reference = reference
+        self._source = source
         self._chunks: Iterator[bytes] | None = None
         self._rest = b""
 
@@ -35,9 +37,8 @@ class BlobStream:
 
     async def _next(self) -> bytes:
         if self._chunks is None:
-            if self._blobs is not None:
-                await self._blobs.ready()
-            self._chunks = self._make()
+            source = self._source
+            self._chunks = source.chunks() if isinstance(source, LocalFile) else await source.stream(self._reference)
         return await threads.run(next, self._chunks, b"")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -54,9 +55,13 @@ class BlobStream:
         self._close()
 
     def __enter__(self) -> io.BufferedReader:
-        if self._blobs is not None and self._blobs.prefix is None:
-            run_blocking(self._blobs.ready(), "open")
-        self._chunks = self._make()
+        source = self._source
+        if isinstance(source, LocalFile):
+            self._chunks = source.chunks()
+        elif source.prefix is None or not is_in_loop():
+            self._chunks = run_blocking(source.stream(self._reference), "open")
+        else:
+            self._chunks = source.chunks(self._reference)
         return io.BufferedReader(_Raw(self._chunks))
 
     def __exit__(self, *trouble: object) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.conformance.given import Another, StoreClock, claimed, current, job
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import NEW_JOBS_LIMIT, OUTRUN, Change, Conflict, Job, Options, Presence, Record, State, Where
+from holdfast.core.spending import Amounts, SpendKind
 from holdfast.engines.contract import Engine
 from holdfast.engines.observers import Act, StepOutcome
 from holdfast.engines.records import WORKER
@@ -262,6 +263,8 @@ async def test_observers_hear_of_the_jobs_that_go_with_a_record(engine: Engine, 
         def heard_fenced(self, number: int) -> None: ...
 
         def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None: ...
+
+        def heard_spending(self, job: Job, kind: SpendKind, amounts: Amounts) -> None: ...
 
         def heard_act(self, act: Act, seconds: float) -> None: ...
 

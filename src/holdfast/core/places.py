@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holdfast.core.keys import digest
 from holdfast.core.model import Step
+from holdfast.core.reruns import outdated
 
 PLACES_PATH = "~places"
 """The path of the record of the calls that weren't recorded in the order in which the code made them."""
@@ -69,10 +70,19 @@ def places_in(records: Iterable[Step]) -> dict[str, int]:
     return {one: place for place, one in enumerate(_split(_text_in(records).partition(UNUSED)[0]))}
 
 
-def still_used(paths: Iterable[str], records: Iterable[Step]) -> list[str]:
-    """Return those of these recorded paths that the code still called when the job last completed."""
-    unused = set(_split(_text_in(records).partition(UNUSED)[2]))
-    return [path for path in paths if not unused or not any(_short(one) in unused for one in paths_down(path))]
+def still_used(paths: Collection[str], records: Iterable[Step]) -> list[str]:
+    """Return those of these recorded paths whose results no rerun has replaced, as far as that is known: a call whose
+    arguments changed has a newer record, or the code no longer made it when the job last completed.
+    """
+    return used_by(paths, _text_in(records))
+
+
+def used_by(paths: Collection[str], text: str) -> list[str]:
+    """The same, given the content of the record of places."""
+    unused, replaced = set(_split(text.partition(UNUSED)[2])), outdated(paths)
+    if not unused and not replaced:
+        return list(paths)
+    return [path for path in paths if not any(one in replaced or _short(one) in unused for one in paths_down(path))]
 
 
 def unused_before(text: str, called: Collection[str], recorded: Iterable[str]) -> list[str]:

@@ -38,6 +38,16 @@ BESIDE = (ARGS_PATH, SPENT_PATH, SAVED_PATH, FAILED_ONCE_PATH, "~limit/")
 _VARIANT = re.compile(r"(?<=[^#])\*[0-9]+$")
 
 
+def outdated(paths: Collection[str]) -> set[str]:
+    """Those of these recorded paths for which a later rerun has a record, because their arguments changed again."""
+    numbers = {path: int(found[0][1:]) if (found := _VARIANT.search(path)) else 0 for path in paths}
+    newest: dict[str, int] = {}
+    for path, number in numbers.items():
+        base = without_variant(path)
+        newest[base] = max(number, newest.get(base, 0))
+    return {path for path, number in numbers.items() if number < newest[without_variant(path)]}
+
+
 class Again(Struct, frozen=True, omit_defaults=True):
     """Why a step runs again: its generation, and what a person said about the result that was set aside.
 

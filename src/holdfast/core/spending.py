@@ -5,7 +5,7 @@ into steps that run right now, into the job's own code between steps, or to wast
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ SPENT_PATH = "~spent/"
 
 Amounts = Mapping[str, int]
 """Millionths of each currency: usd, tokens."""
+
+SpendKind = Literal["kept", "wasted", "saved"]
+"""What became of money for good, or that it was saved."""
 
 
 def amounts_of(call: str, given: Mapping[str, Any]) -> dict[str, int]:
@@ -91,6 +94,21 @@ def closed(spending: Spending, *, lost: bool) -> Spending:
     wasted = added(spending.wasted, spending.in_flight, spending.loose if lost else {})
     loose = {} if lost else spending.loose
     return replace(spending, wasted=wasted, in_flight={}, loose=loose, is_least=spending.is_least or lost)
+
+
+def failed(spending: Spending) -> Spending:
+    """The spending of an attempt that failed: what its code spent between steps is not kept."""
+    return replace(spending, wasted=added(spending.wasted, spending.loose), loose={})
+
+
+def settled_since(before: Spending, after: Spending) -> dict[SpendKind, dict[str, int]]:
+    """What was decided between two reports of a job: money whose fate is still open comes with a later one."""
+    kinds: tuple[tuple[SpendKind, Amounts, Amounts], ...] = (
+        ("kept", after.kept, before.kept),
+        ("wasted", after.wasted, before.wasted),
+        ("saved", after.saved, before.saved),
+    )
+    return {kind: more for kind, now, then in kinds if (more := lessened(now, then))}
 
 
 def reconciled(spending: Spending, records: Iterable[Step]) -> Spending:

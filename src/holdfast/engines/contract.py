@@ -480,7 +480,8 @@ class Engine(Observed, KeepsBlobs, ABC):
 
     async def _insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
         raise Invalid(
-            f"connection=: a {self.guarantees.name} store can't take part in your transaction; leave out connection="
+            f"connection=: a {self.guarantees.name} store can't take part in your transaction; submit after your "
+            "commit, with key= so that you may submit again, or use a postgresql:// store"
         )
 
     @abstractmethod

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
-from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Error, Inserted, Job
+from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Error, Inserted, Job, Spending
+from holdfast.core.spending import Amounts, SpendKind, settled_since
 
 StepOutcome = Literal["ran", "replayed", "failed"]
 """What a call of a step came to: its body ran and succeeded, a record answered it, or it failed after its last try."""
@@ -32,6 +33,9 @@ class Observer(Protocol):
 
     def heard_step(self, job: Job, step: str, outcome: StepOutcome) -> None:
         """A job that runs here has called a step of this name."""
+
+    def heard_spending(self, job: Job, kind: SpendKind, amounts: Amounts) -> None:
+        """A job that runs here, or that was taken from a lost worker, has spent or saved so much more."""
 
     def heard_act(self, act: Act, seconds: float) -> None:
         """The store has answered an act of this process after so long. Acts that fail aren't heard of."""
@@ -88,6 +92,12 @@ class Observed:
         """Tell the observers of a step that a job has called here."""
         for observer in self.observers:
             observer.heard_step(job, step, outcome)
+
+    def announce_spending(self, job: Job, before: Spending, after: Spending) -> None:
+        """Tell the observers what became of a job's money between two reports about it."""
+        for kind, amounts in settled_since(before, after).items() if self.observers else ():
+            for observer in self.observers:
+                observer.heard_spending(job, kind, amounts)
 
     def announce_act(self, act: Act, began: float) -> None:
         """Tell the observers that the store has answered an act that began at this `time.perf_counter()`."""

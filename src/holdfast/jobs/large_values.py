@@ -106,8 +106,7 @@ def reading_arguments() -> Iterator[None]:
 
 async def stream(engine: Engine, reference: Reference) -> AsyncGenerator[bytes, None]:
     """Open a blob by its reference, and yield its content in chunks. Raises BlobGone if it is gone or was altered."""
-    await engine.blobs.ready()
-    chunks = engine.blobs.chunks(reference)
+    chunks = await engine.blobs.stream(reference)
     try:
         while chunk := await threads.run(next, chunks, b""):
             yield chunk

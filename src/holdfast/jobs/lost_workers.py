@@ -5,7 +5,7 @@ from its history and the epochs of its records; nothing is stored for it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,6 +35,17 @@ SILENT_FOR = "silent_ms"
 
 ALIVE = "its worker is alive"
 """How the reason of a loss ends whose worker has heartbeats, but whose stage shows no progress."""
+
+UNNOTICED = "ended without notice"
+"""How a loss is told whose worker's process was seen to end."""
+
+CUT_OFF = "code in its worker stopped the event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""The reason of a loss that the worker itself reports, because it can't go on."""
+
+Loss = Literal["died", "silent", "stale", "store"]
+"""Why a job was taken from its worker: the worker died, it was silent, it lives but its stage shows no progress, or
+the store was unreachable.
+"""
 
 HANDED_OVER = "steps"
 """The key in a release's note for the number of recorded steps. Only a job that had started has it."""
@@ -130,6 +141,16 @@ def noticed_after(note: Mapping[str, Any]) -> int | None:
     """For how many milliseconds a dead worker had been silent when its loss was noted; None if none died."""
     silent = note.get(SILENT_FOR)
     return silent if isinstance(silent, int) and not str(note.get("why", "")).endswith(ALIVE) else None
+
+
+def loss_of(note: Mapping[str, Any]) -> Loss:
+    """Why a worker was lost, given the note of that loss."""
+    why = str(note.get("why", ""))
+    if EXCUSED in note:
+        return "store"
+    if why.endswith(ALIVE):
+        return "stale"
+    return "died" if why == CUT_OFF or UNNOTICED in why else "silent"
 
 
 def has_progressed(past: Past) -> bool:

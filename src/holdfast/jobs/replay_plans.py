@@ -14,7 +14,7 @@ from holdfast.core.changes import replay
 from holdfast.core.keys import quoted_name
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ARGS_PATH, is_once
-from holdfast.core.places import places_in
+from holdfast.core.places import places_in, still_used
 from holdfast.core.reruns import SAVED_PATH
 from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, in_words
 from holdfast.core.summaries import StepSummary, is_step
@@ -189,7 +189,8 @@ async def preview_replay(jobs: Jobs, id: str, *, args: str | None = None) -> Pla
     again = [
         step.path for step in steps if step.state is StepState.FAILED or ((one := said.get(step.path)) and one.again)
     ]
-    kept = [step.path for step in steps if step.path not in {*again, *doubts}]
+    used = set(still_used([step.path for step in steps], records))
+    kept = [step.path for step in steps if step.path in used and step.path not in {*again, *doubts}]
     is_edited = args is not None and args != job.args
     keyed = {one.path.removeprefix(ARGS_PATH) for one in records if one.path.startswith(ARGS_PATH)}
     may_run = [path for path in kept if path not in keyed] if is_edited else []

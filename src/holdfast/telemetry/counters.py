@@ -10,9 +10,10 @@ from functools import partial
 
 from holdfast import forking
 from holdfast.core.model import Change, Event, Job, State
+from holdfast.core.spending import MILLION, Amounts, SpendKind
 from holdfast.engines.observers import Act, StepOutcome
 from holdfast.jobs.job_events import JobEvent
-from holdfast.jobs.lost_workers import noticed_after
+from holdfast.jobs.lost_workers import loss_of, noticed_after
 from holdfast.telemetry.metrics import (
     ACT_SECONDS,
     ATTEMPT_DURATION,
@@ -23,6 +24,7 @@ from holdfast.telemetry.metrics import (
     FENCED,
     QUEUE_WAIT,
     RECOVERIES,
+    SPEND,
     STARTED,
     STEP_RETRIES,
     STEPS,
@@ -71,6 +73,8 @@ class Counters:
         self._steps: Counter[Labels] = Counter()
         self._retries: Counter[Labels] = Counter()
         self._recoveries: Counter[Labels] = Counter()
+        self._spent: Counter[Labels] = Counter()
+        """In millionths, whose sums are exact."""
         self._waits: defaultdict[Labels, Histogram] = defaultdict(Histogram)
         self._durations: defaultdict[Labels, Histogram] = defaultdict(Histogram)
         self._notices = Histogram()
@@ -107,7 +111,7 @@ class Counters:
                 pair = self._pair(change.job.type, change.job.queue)
                 self._attempts[(*pair, outcome)] += 1
                 if outcome == "lost":
-                    self._recoveries[pair] += 1
+                    self._recoveries[(*pair, loss_of(change.note))] += 1
                 elif change.held_since is not None:
                     self._durations[pair].add(max(0, change.at - change.held_since) / 1_000)
 
@@ -120,6 +124,12 @@ class Counters:
         """See Observer."""
         with self._lock:
             self._steps[(*_known(self._named, (job.type, step)), outcome)] += 1
+
+    def heard_spending(self, job: Job, kind: SpendKind, amounts: Amounts) -> None:
+        """See Observer."""
+        if "usd" in amounts:
+            with self._lock:
+                self._spent[(*self._pair(job.type, job.queue), kind)] += amounts["usd"]
 
     def heard_act(self, act: Act, seconds: float) -> None:
         """See Observer."""
@@ -145,6 +155,7 @@ class Counters:
                 *sample_lines(STEPS, self._steps),
                 *sample_lines(STEP_RETRIES, self._retries),
                 *sample_lines(RECOVERIES, self._recoveries),
+                *sample_lines(SPEND, {labels: amount / MILLION for labels, amount in self._spent.items()}),
                 *sample_lines(FENCED, {(): self._fenced}),
                 *histogram_lines(DEATH_NOTICE, {(): self._notices}),
                 *histogram_lines(CLAIM_DURATION, {(): self._acts[("claim",)]}),

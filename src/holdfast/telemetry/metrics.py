@@ -38,6 +38,7 @@ QUEUE_PAUSED = Metric("holdfast_queue_paused", "gauge", "1 while a queue is paus
 REVIEW_DEPTH = Metric("holdfast_review_depth", "gauge", "Jobs in review, which need a person.")
 WORKERS = Metric("holdfast_workers", "gauge", "Workers whose heartbeats arrive.")
 SLOTS = Metric("holdfast_slots", "gauge", "Slots of these workers.", ("state",))
+WAITING = Metric("holdfast_waiting", "gauge", "Jobs that wait, by what they wait for.", ("for",))
 LIMIT_HELD = Metric("holdfast_limit_held", "gauge", "Permits of a shared limit in use, over all its keys.", ("limit",))
 LIMIT_CLOSED = Metric("holdfast_limit_closed", "gauge", "Keys of a shared limit that are closed now.", ("limit",))
 STORE_UP = Metric("holdfast_store_up", "gauge", "1 if the store answered this process.")
@@ -64,7 +65,16 @@ STEPS = Metric(
     ("type", "step", "outcome"),
 )
 RECOVERIES = Metric(
-    "holdfast_recoveries_total", "counter", "Jobs that this process took from a lost worker.", ("type", "queue")
+    "holdfast_recoveries_total",
+    "counter",
+    "Jobs that this process took from a lost worker.",
+    ("type", "queue", "reason"),
+)
+SPEND = Metric(
+    "holdfast_spend_usd_total",
+    "counter",
+    "Dollars of jobs that ran here: kept in results, wasted, or saved by records.",
+    ("type", "queue", "kind"),
 )
 FENCED = Metric(
     "holdfast_fenced_writes_total",
@@ -82,9 +92,9 @@ STORE_SECONDS = Metric(
 )
 
 METRICS = (
-    *(JOBS, OLDEST_DUE, QUEUE_PAUSED, REVIEW_DEPTH, WORKERS, SLOTS, LIMIT_HELD, LIMIT_CLOSED, STORE_UP),
+    *(JOBS, OLDEST_DUE, QUEUE_PAUSED, REVIEW_DEPTH, WORKERS, SLOTS, WAITING, LIMIT_HELD, LIMIT_CLOSED, STORE_UP),
     *(SUBMITTED, CLAIMS, STARTED, QUEUE_WAIT, ATTEMPTS, ATTEMPT_DURATION, STEPS, STEP_RETRIES, RECOVERIES, FENCED),
-    *(DEATH_NOTICE, CLAIM_DURATION, STORE_SECONDS),
+    *(SPEND, DEATH_NOTICE, CLAIM_DURATION, STORE_SECONDS),
 )
 
 

@@ -18,8 +18,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from holdfast import __version__
 from holdfast.core.limits import LABELS, META_CHARACTERS
 from holdfast.core.model import Change, Error, Event, Job, State
+from holdfast.core.spending import MILLION, Amounts, SpendKind
 from holdfast.engines.contract import Engine
 from holdfast.engines.observers import Act, StepOutcome
+from holdfast.jobs.lost_workers import loss_of
 from holdfast.telemetry.counters import OUTCOMES
 from holdfast.telemetry.metrics import ACT_SECONDS, SECONDS
 
@@ -98,6 +100,9 @@ class OpenTelemetry:
         )
         self._recoveries = meter.create_counter(
             "holdfast.recoveries", unit="{job}", description="Jobs that this process took from a lost worker."
+        )
+        self._spent = meter.create_counter(
+            "holdfast.spend", unit="USD", description="Dollars kept in results, wasted, or saved by records."
         )
         self._fenced = meter.create_counter(
             "holdfast.fenced_writes", unit="{write}", description="Writes refused because their lease was lost."
@@ -204,7 +209,7 @@ class OpenTelemetry:
                 continue
             labels = _labels("process", change.job)
             if change.event == Event.LAPSE:
-                self._recoveries.add(1, labels)
+                self._recoveries.add(1, {**labels, "holdfast.recovery.reason": loss_of(change.note)})
             elif change.held_since is not None:
                 labels["holdfast.job.outcome"] = outcome
                 if change.event in FAILURES and change.job.error is not None:
@@ -220,6 +225,12 @@ class OpenTelemetry:
         self._steps.add(
             1, {"holdfast.job.type": job.type, "holdfast.step.name": step, "holdfast.step.outcome": outcome}
         )
+
+    def heard_spending(self, job: Job, kind: SpendKind, amounts: Amounts) -> None:
+        """See Observer."""
+        if "usd" in amounts:
+            labels = _labels("process", job) | {"holdfast.spend.kind": kind}
+            self._spent.add(amounts["usd"] / MILLION, labels)
 
     def heard_act(self, act: Act, seconds: float) -> None:
         """See Observer."""

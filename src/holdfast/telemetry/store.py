@@ -1,14 +1,16 @@
 """What the store holds now, as metrics. Must not read a job's arguments, or more than a bounded number of rows."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from holdfast.core.model import State, Time
+from holdfast.core.model import State, Time, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs.built_in import OWN_QUEUE
-from holdfast.jobs.limits import list_limits
+from holdfast.jobs.limits import LimitView, list_limits
 from holdfast.jobs.queue_ages import oldest_due_ms
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import is_alive
+from holdfast.jobs.views.waits import WAITED_FOR, WaitedFor, waited_for
 from holdfast.telemetry.metrics import (
     JOBS,
     LIMIT_CLOSED,
@@ -18,6 +20,7 @@ from holdfast.telemetry.metrics import (
     REVIEW_DEPTH,
     SLOTS,
     STORE_UP,
+    WAITING,
     WORKERS,
     Labels,
     sample_lines,
@@ -31,6 +34,9 @@ QUEUES_AGED = 100
 
 LIMITS_SHOWN = 100
 """How many shared limits have numbers of their own."""
+
+WAITS_READ = 500
+"""Of how many pending jobs it is read what they wait for, the oldest first. Further ones count as `other`."""
 
 Counts = Mapping[tuple[str, State], int]
 
@@ -46,15 +52,16 @@ async def store_lines(jobs: Jobs) -> list[str]:
     shown: dict[Labels, float] = {
         (queue, state.value): counts.get((queue, state), 0) for queue in queues for state in State
     }
-    review = sum(number for (_, state), number in counts.items() if state is State.REVIEW)
+    limits, totals = await list_limits(engine), _totals(counts)
     return [
         *sample_lines(JOBS, shown),
         *sample_lines(OLDEST_DUE, await _ages(engine, counts, now)),
         *sample_lines(QUEUE_PAUSED, {(queue,): int(queue in pauses) for queue in queues}),
-        *sample_lines(REVIEW_DEPTH, {(): review}),
+        *sample_lines(REVIEW_DEPTH, {(): totals[State.REVIEW]}),
         *sample_lines(WORKERS, {(): len(alive)}),
         *sample_lines(SLOTS, {("busy",): busy, ("free",): max(0, slots - busy)}),
-        *await _limit_lines(engine, now),
+        *sample_lines(WAITING, await _waits(engine, totals, limits)),
+        *_limit_lines(limits[:LIMITS_SHOWN], now),
         *sample_lines(STORE_UP, {(): 1}),
     ]
 
@@ -69,8 +76,24 @@ async def _ages(engine: Engine, counts: Counts, now: Time) -> dict[Labels, float
     return ages
 
 
-async def _limit_lines(engine: Engine, now: Time) -> list[str]:
-    views = (await list_limits(engine))[:LIMITS_SHOWN]
+async def _waits(engine: Engine, totals: Counter[State], limits: Iterable[LimitView]) -> dict[Labels, float]:
+    """Return how many jobs wait for what. A limit says itself how many jobs it keeps waiting, in any state."""
+    pending = await engine.find(Where(states=(State.PENDING,)), limit=WAITS_READ) if totals[State.PENDING] else []
+    found: Counter[WaitedFor] = Counter(kind for job in pending for kind in waited_for(job.waits))
+    found["time"] += totals[State.SCHEDULED] + totals[State.RETRYABLE]
+    found["limit"] = sum(use.waiting for one in limits for use in one.usage)
+    found["other"] += max(0, totals[State.PENDING] - len(pending))
+    return {(kind,): found[kind] for kind in WAITED_FOR}
+
+
+def _totals(counts: Counts) -> Counter[State]:
+    totals: Counter[State] = Counter()
+    for (_, state), number in counts.items():
+        totals[state] += number
+    return totals
+
+
+def _limit_lines(views: Iterable[LimitView], now: Time) -> list[str]:
     held: dict[Labels, float] = {(one.name,): sum(use.held for use in one.usage) for one in views}
     closed: dict[Labels, float] = {(one.name,): sum(use.closed_until > now for use in one.usage) for one in views}
     return [*sample_lines(LIMIT_HELD, held), *sample_lines(LIMIT_CLOSED, closed)]

@@ -34,6 +34,7 @@ from holdfast.core.reservations import (
     promises_heartbeats,
     reserved_until,
 )
+from holdfast.core.spending import closed, reconciled
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_TYPE, notify_others, presence_of, running_of
 from holdfast.jobs.lost_workers import ALIVE, Past, decide_loss, read_past
@@ -239,6 +240,7 @@ class Rescue:
                 run_at = retry_at(job, now, self._chance())
                 change = overrun(job, now, by=by, error=error, run_at=run_at, note=note, steps=steps)
             if await self._commit(change):
+                self._tell_spending(job, running)
                 failed.append(job)
                 which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"
                 then = "needs a person, see `holdfast review`"
@@ -270,18 +272,21 @@ class Rescue:
 
     async def _rescue(self, job: Job, past: Past, now: Time, by: str, why: str, presence: Presence | None) -> bool:
         """Take a job from its worker, and return it to the queue or to a person. The history says what survived."""
+        running = running_of(presence, job)
         change = decide_loss(
             job,
             past,
             now,
             by=by,
             why=why,
-            running=running_of(presence, job),
+            running=running,
             recovery=presence is None or not presence.store_away,
             silent=presence is not None and not presence.gone,
             silent_ms=None if presence is None else max(0, now - presence.beat_at),
         )
         is_rescued = await self._commit(change)
+        if is_rescued:
+            self._tell_spending(job, running, past.records)
         error = change.job.error if change.event is Event.ABANDON else None
         if is_rescued and error is not None:
             then = "needs a person, see `holdfast review`"
@@ -289,6 +294,12 @@ class Rescue:
         elif is_rescued:
             log.warning("job %s: lost its worker %s; another worker continues it", job.id, job.worker)
         return is_rescued
+
+    def _tell_spending(self, job: Job, running: Running | None, records: Sequence[Step] = ()) -> None:
+        """Tell the engine's observers what became of money since the last heartbeat of the job's worker."""
+        if running is not None and running.spending is not None:
+            after = closed(reconciled(running.spending, records), lost=True)
+            self._engine.announce_spending(job, running.spending, after)
 
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])

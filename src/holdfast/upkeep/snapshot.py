@@ -13,6 +13,7 @@ from holdfast.core.durations import in_words
 from holdfast.core.model import Presence, Time
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER, worker_in
+from holdfast.jobs.lost_workers import UNNOTICED
 
 FRESH_PART = 0.2
 """How old a snapshot may be to act on it, as a share of a lease. A worker sends at least three heartbeats per lease."""
@@ -105,5 +106,5 @@ def describe_death(presence: Presence, snapshot: Snapshot) -> str:
     silent = in_words(max(0, snapshot.now - presence.beat_at))
     if presence.gone:
         where = f"process {presence.pid} on {presence.host or 'this machine'}"
-        return f"{where} ended without notice; last heartbeat {silent} ago"
+        return f"{where} {UNNOTICED}; last heartbeat {silent} ago"
     return f"no heartbeat for {silent}"

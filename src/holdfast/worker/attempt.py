@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 from holdfast.core.errors import Invalid
-from holdfast.core.model import Step, Wait
+from holdfast.core.model import Running, Step, Wait
 from holdfast.worker.held_job import FENCE_SECONDS, HeldJob
 from holdfast.worker.journal import Journal
 from holdfast.worker.progress import Progress
@@ -60,12 +60,20 @@ class Attempt(HeldJob):
     def load(self, steps: Iterable[Step]) -> None:
         """Load what earlier leases recorded, before the handler runs. If an effect is in doubt, stop."""
         self.journal.load(steps)
+        self.progress.skip_spending()
         self.journal.effects.stop_if_in_doubt()
+
+    def report(self) -> Running:
+        """Describe what it is doing, for the worker's heartbeat. From the heartbeat's thread."""
+        self.progress.tell_spending()
+        return self.progress.describe()
 
     def let_go(self) -> None:
         """Drop the tasks and the records, which may be large. They refer back to this attempt, so otherwise they would
         stay until the next garbage collection.
         """
+        if self._progress is not None:
+            self._progress.tell_last_spending()
         self.root = self._tasks = None
         if self._journal is not None:
             self._journal.records.clear()

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.codec import canonical
 from holdfast.core.model import Conflict, Job, Recorded, Step, StepState
 from holdfast.core.outcome import ARGS_PATH
-from holdfast.core.places import PLACES_PATH, read_places
+from holdfast.core.places import PLACES_PATH, read_places, used_by
 from holdfast.core.reruns import AGAIN_PATH, ASIDE_PATH, CODE_PATH, ORIGIN_PATH, SAVED_PATH, Origin
 from holdfast.core.spending import SPENT_PATH, spending_in
 from holdfast.core.unreadable import is_unreadable, log_lines
@@ -104,6 +104,17 @@ class Journal:
             started_at=self._held.now(),
         )
         return (record,)
+
+    def count_used(self) -> tuple[int, int] | None:
+        """Count the recorded steps that succeeded, and all of them, without those whose results a rerun has replaced;
+        None if there are no such ones.
+        """
+        records = self.records
+        if not records.reruns.number:
+            return None
+        used = [records.steps[path] for path in used_by(records.steps, records.places)]
+        done = sum(step.state is StepState.DONE for step in used)
+        return (done, len(used)) if len(used) < len(records.steps) else None
 
     # Steps.
 

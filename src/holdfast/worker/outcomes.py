@@ -68,8 +68,8 @@ def _decide_end(
     if completes and attempt.is_plain():
         return complete(job, now, by=by, result=result)
     effects = attempt.journal.effects
-    if error is not None and stop is None and attempt.progress.ledger is not None:
-        attempt.progress.ledger.waste_loose()
+    if error is not None and stop is None:
+        attempt.progress.waste_loose()
     cargo = make_cargo(attempt, now, completes=completes, waits=stop is not None)
     if completes:
         return complete(job, now, by=by, result=result, **cargo)
@@ -94,10 +94,12 @@ def make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) -> 
         note["kept_slot"] = attempt.kept_slot
     if completes:
         note |= vanished_note(attempt)
+    places = journal.take_places_record(completes=completes)
+    used = journal.count_used() if completes else None
     steps = (
-        *journal.take_places_record(completes=completes),
+        *places,
         *progress.take_log_record(),
-        *progress.final_records(now, completes=completes, waits=waits),
+        *progress.final_records(now, completes=completes, waits=waits, used=used),
     )
     return Cargo(note=note, steps=steps, drops=tuple(journal.effects.drops))
 

@@ -12,13 +12,23 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical
-from holdfast.core.model import ITEMS_LISTED, Limited, Retrying, Running, RunningItem, Step, StepState, Time
-from holdfast.core.spending import Amounts
+from holdfast.core.model import (
+    ITEMS_LISTED,
+    Limited,
+    Retrying,
+    Running,
+    RunningItem,
+    Spending,
+    Step,
+    StepState,
+    Time,
+)
+from holdfast.core.spending import Amounts, added, closed
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
-from holdfast.worker.held_job import HeldJob
+from holdfast.worker.held_job import CANCELLED, CUT, ENDED, LOST, HeldJob
 from holdfast.worker.job_log import log_try
 from holdfast.worker.log_lines import Lines
 from holdfast.worker.recorded_errors import error_of, line_of, storable
@@ -59,6 +69,8 @@ class Progress:
         """The steps that wait for a limit, by path."""
         self.ledger: Ledger | None = None
         """What the job spends, from its first `spend()` on."""
+        self._told = Spending()
+        """The part of it that the engine's observers know."""
         self._lines = Lines()
         self._log_due = held.claimed + LOG_SECONDS
         self._lock = threading.Lock()
@@ -203,6 +215,43 @@ class Progress:
         self.keep_ledger().spend(path, amounts)
         self.note_activity()
 
+    def spending(self) -> Spending | None:
+        """Return what the job has spent; None if it never spent anything."""
+        return None if self.ledger is None else self.ledger.describe()
+
+    def waste_loose(self) -> None:
+        """Note that the attempt failed: what its code spent between steps is not kept."""
+        if self.ledger is not None:
+            self.ledger.waste_loose()
+
+    # What the engine's observers hear of it.
+
+    def skip_spending(self) -> None:
+        """Note that they know what earlier leases spent."""
+        self._told = self.spending() or Spending()
+
+    def tell_spending(self) -> None:
+        """Tell them what was spent since they last heard, if that is decided. With every heartbeat."""
+        held = self._held
+        if not held.engine.observers or self.spending() is None:
+            return
+        with self._lock:
+            spending = self.spending() or Spending()
+            before, self._told = self._told, spending
+        held.engine.announce_spending(held.job, before, spending)
+
+    def tell_last_spending(self) -> None:
+        """Tell them the rest at the end. Whoever took the lease from this worker tells that itself."""
+        held = self._held
+        spending = self.spending() if held.engine.observers and held.stop != LOST else None
+        if spending is None:
+            return
+        spending = closed(spending, lost=held.stop in (CANCELLED, CUT))
+        if held.stop in (None, ENDED):  # a failed attempt has wasted it already
+            spending = replace(spending, kept=added(spending.kept, spending.loose))
+        before, self._told = self._told, spending
+        held.engine.announce_spending(held.job, before, spending)
+
     # What others see of it.
 
     def steps_running(self) -> int:
@@ -268,19 +317,23 @@ class Progress:
             retrying=retrying,
             limited=limited,
             waited_ms=self._held.waited_ms(),
-            spending=None if self.ledger is None else self.ledger.describe(),
+            spending=self.spending(),
             items=items,
             earlier=earlier,
             earlier_ms=earlier_ms,
         )
 
-    def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:
+    def final_records(
+        self, now: Time, *, completes: bool = False, waits: bool = False, used: tuple[int, int] | None = None
+    ) -> tuple[Step, ...]:
         """Return records of how far it is and what it spent, to be stored with its end. For a job that completes, the
-        steps show what a map counted. `waits` if its lease ends with a wait or a release.
+        steps show what a map counted, or `used` if not all of them count. `waits` if its lease ends with a wait or a
+        release.
         """
         running = self.describe()
         if self._reported is None and (completes or not self._counts):
-            running = replace(running, done=None, total=None)
+            done, total = used or (None, None)
+            running = replace(running, done=done, total=total)
         if self.ledger is not None:
             running = replace(running, spending=self.ledger.describe(waits=waits))
         return progress_records(self._held.job, running, now, lost=False)

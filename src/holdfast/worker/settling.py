@@ -15,6 +15,7 @@ from holdfast.core.model import Applied, Change, Conflict, Event, Job
 from holdfast.core.throttling import throttle_of_job
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import announce_stopped, may_concern_others, notify_others, wake_now
+from holdfast.jobs.lost_workers import CUT_OFF
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.booking import book, is_unbooked
@@ -31,9 +32,6 @@ log = logger("holdfast.worker")
 
 SETTLERS = 2
 """How many commits of ends may be under way at once: while the store works on one, the next is prepared."""
-
-CUT_OFF = "code in its worker stopped the event loop (sys.exit or loop.stop() in a task or a callback?)"
-"""The history's reason for a job whose worker's event loop ended, although nobody asked the worker to stop."""
 
 
 class Settling:

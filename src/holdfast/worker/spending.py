@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.model import Spending, Step, StepState
 from holdfast.core.reruns import SAVED_PATH
-from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, lessened
+from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, failed, lessened
 
 
 class Ledger:
@@ -114,8 +114,7 @@ class Ledger:
     def waste_loose(self) -> None:
         """Note that the attempt failed: what its code spent between steps is not kept."""
         with self._lock:
-            total = self._total
-            self._total = replace(total, wasted=added(total.wasted, total.loose), loose={})
+            self._total = failed(self._total)
 
     # What the job's budget doesn't know yet.
 

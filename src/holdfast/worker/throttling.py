@@ -135,8 +135,7 @@ async def heed_job(attempt: Attempt, error: BaseException | None, now: Time) -> 
 def rest_after(attempt: Attempt, error: BaseException | None, throttle: Throttle, now: Time, *, by: str) -> Change:
     """Return the change with which a job comes back later that its provider asked to slow down. It costs no attempt."""
     job = attempt.job
-    if attempt.progress.ledger is not None:
-        attempt.progress.ledger.waste_loose()
+    attempt.progress.waste_loose()
     cargo = make_cargo(attempt, now, completes=False, waits=False)
     throttles, since = _throttles(attempt)
     info = {"attempt": job.attempt, "throttles": throttles, "since": since}

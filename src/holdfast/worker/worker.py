@@ -25,6 +25,7 @@ from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.full_queues import declare_bounds
 from holdfast.jobs.job_events import Hooks
 from holdfast.jobs.limits import declare_limits
+from holdfast.jobs.lost_workers import CUT_OFF
 from holdfast.jobs.schedules import declare_schedules
 from holdfast.jobs.subscriptions import declare_subscriptions
 from holdfast.safe_text import logger
@@ -42,7 +43,7 @@ from holdfast.worker.leases import Leases
 from holdfast.worker.progress import LOG_SECONDS
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.release import GivingUp
-from holdfast.worker.settling import CUT_OFF, Settling
+from holdfast.worker.settling import Settling
 from holdfast.worker.slots import Slots
 from holdfast.worker.timers import watch_timers
 
@@ -343,7 +344,7 @@ class Worker:
             queues=self.queues,
             slots=self.at_once,
             started_at=self._started_at,
-            running=tuple(attempt.progress.describe() for attempt in list(self._slots.attempts.values())),
+            running=tuple(attempt.report() for attempt in list(self._slots.attempts.values())),
             leaving=leaving,
             beat_ms=self._beat_ms,
             lease_ms=self._lease_ms,

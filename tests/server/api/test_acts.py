@@ -1,6 +1,7 @@
 """Submits and acts over HTTP: typed where the app is loaded, refused with a code and what to do."""
 
 import shlex
+from typing import Any
 
 import click
 import pytest
@@ -14,6 +15,8 @@ from holdfast.core.model import State
 from holdfast.core.queue_bounds import QueueBound
 from holdfast.jobs.full_queues import declare_bounds
 from holdfast.jobs.requests import JobRequest, new_job
+from holdfast.jobs.tokens import create_token
+from holdfast.jobs.views import comparison
 from tests.server.api.film import make_app, served, settled
 
 
@@ -60,6 +63,37 @@ async def test_without_an_app_arguments_are_stored_as_they_are():
         assert await client.look(f"/jobs/{id}/arguments") == [1, {"a": 2}]
         assert (await client.look(f"/jobs/{id}"))["job"]["queue"] == "video"
     assert by_name.status_code == 400
+
+
+@pytest.mark.parametrize("typed", [True, False])
+async def test_a_job_may_be_submitted_with_a_budget_of_its_own(typed):
+    app = make_app()
+    async with served(app, typed=typed) as (_, client):
+        id = await client.submit("film", [{"title": "Sea"}], budget={"usd": 1.5, "tokens": 1_000})
+        wrongs: list[dict[str, Any]] = [
+            {"budget": {"eur": 1}},
+            {"budget": {"usd": -1}},
+            {"budget": {"usd": "5"}},
+            {"budget": {"usd": 0}},
+            {"budget": {}},
+            {"budget": 5},
+            {"keep_result": "48h"},
+            {"needs": ["gpu"]},
+        ]
+        body = {"type": "film", "args": [{"title": "Sea"}]}
+        refused = [await client.post("/api/v1/jobs", json=body | wrong) for wrong in wrongs]
+        job = await (await app.open()).get(id)
+        schema = (await client.look("/openapi.json"))["components"]["schemas"]["SubmitRequest"]["properties"]["budget"]
+
+    assert job.options.budget == {"usd": 1_500_000, "tokens": 1_000_000_000}
+    assert [(one.status_code, one.headers["content-type"]) for one in refused] == [
+        (400, "application/problem+json")
+    ] * 8
+    named = ("'eur'", "usd=-1", "budget", "usd", "budget={}", "budget", "keep_result", "needs")
+    for answer, words in zip(refused, named, strict=True):
+        assert words in answer.json()["detail"], answer.text
+    assert {"type": "object", "additionalProperties": {"type": "number"}} in schema["anyOf"]
+    assert schema["examples"] == [{"usd": 5}]
 
 
 @pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])
@@ -188,6 +222,41 @@ async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_i
     assert (told.by, told.note["reason"]) == ("http", "look again")
     assert wrong.status_code == 400
     assert compared["same_result"]
+
+
+async def test_two_runs_are_compared_page_by_page_and_what_differs_comes_first():
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        short = await client.submit("film", [{"title": "Sea", "scenes": 3}])
+        long = await client.submit("film", [{"title": "Sea", "scenes": 5}])
+        for one in (short, long):
+            assert await settled(app, one) == "completed"
+        first = await client.look(f"/jobs/{short}/compare", other=long, limit=3)
+        last = await client.look(f"/jobs/{short}/compare", other=long, limit=3, after=first["next"])
+        wrong = await client.get(f"/api/v1/jobs/{short}/compare", params={"other": long, "after": "paint#none"})
+        many = await client.get(f"/api/v1/jobs/{short}/compare", params={"other": long, "limit": 501})
+
+    assert [step["relation"] for step in first["steps"]] == ["only in the second", "only in the second", "same"]
+    assert [step["relation"] for step in last["steps"]] == ["same", "same"]
+    assert len({step["path"] for step in (*first["steps"], *last["steps"])}) == 5
+    assert (first["same"], first["total"], last["next"], last["note"]) == (3, 5, None, "")
+    assert first["note"] == "steps 1 to 3 of 5, those that differ first; for more, add after=NEXT"
+    assert (wrong.status_code, many.status_code) == (400, 400)
+    assert "neither run has this step" in wrong.json()["detail"]
+
+
+async def test_a_page_of_a_comparison_ends_when_its_results_are_long(monkeypatch):
+    monkeypatch.setattr(comparison, "PAGE_CHARACTERS", 30)  # of two results in each pair
+    app = make_app()
+    async with served(app) as (_, client), app.worker():
+        one, other = [await client.submit("film", [{"title": "Sea", "scenes": 3}]) for _ in range(2)]
+        for id in (one, other):
+            assert await settled(app, id) == "completed"
+        pages = [await client.look(f"/jobs/{one}/compare", other=other)]
+        while pages[-1]["next"] is not None and len(pages) < 9:
+            pages.append(await client.look(f"/jobs/{one}/compare", other=other, after=pages[-1]["next"]))
+
+    assert [len(page["steps"]) for page in pages] == [1, 1, 1]
 
 
 async def test_a_step_says_what_was_rejected_which_code_made_it_and_what_can_be_done_with_it():
@@ -355,3 +424,42 @@ async def test_an_act_on_many_jobs_is_previewed_and_done_by_a_worker():
     assert nothing.status_code == 404
     assert (done["state"], done["done"], done["refused"]) == ("completed", 7, 0)
     assert [job["type"] for job in left["jobs"]] == ["broken"]
+
+
+@pytest.mark.parametrize(
+    ("act", "state", "scopes", "may_start", "may_stop"),
+    [
+        ("replay", "review", ["review"], True, True),
+        ("cancel", "scheduled", ["act"], True, True),
+        ("replay", "review", ["act"], False, True),  # it may cancel any job
+        ("cancel", "scheduled", ["review"], False, False),
+        ("cancel", "scheduled", ["submit", "read", "work", "admin"], False, False),
+        ("replay", "review", ["submit", "read", "work", "admin"], False, False),
+    ],
+)
+async def test_whoever_may_start_an_act_on_many_jobs_may_stop_it(act, state, scopes, may_start, may_stop):
+    app = make_app()
+    async with served(app) as (_, client):
+        ids = [await client.submit("broken", [number], delay="1h" if act == "cancel" else None) for number in range(2)]
+        if act == "replay":
+            async with app.worker():
+                assert [await settled(app, id) for id in ids] == ["review"] * 2
+        engine = (await app.open()).engine
+        owner, _ = await create_token(engine, "owner", ["act", "review"], by="test")
+        other, _ = await create_token(engine, "other", scopes, by="test")
+
+        async def asked(token, path, **body):
+            answer = await client.post(f"/api/v1{path}", json=body, headers={"Authorization": f"Bearer {token}"})
+            return answer.status_code, answer.json()
+
+        where = {"type": "broken", "state": [state]}
+        began, _ = await asked(other, "/bulk", act=act, where=where)
+        _, started = await asked(owner, "/bulk", act=act, where=where)
+        path = next(one["path"] for one in started["acts"]).removeprefix("/api/v1")
+        stopped, answer = await asked(other, path, reason="wrong ones")
+
+    assert (began == 202, stopped == 200) == (may_start, may_stop)
+    if may_stop:
+        assert answer["state"] == "cancelled"
+    else:
+        assert (stopped, answer["code"]) == (403, "forbidden")

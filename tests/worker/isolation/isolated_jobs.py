@@ -396,6 +396,13 @@ async def shops() -> None:
 
 
 @app.job(isolate="process", retries=0)
+async def wastes() -> None:
+    await orders(1)
+    spend(usd=2)
+    raise ValueError("no film")
+
+
+@app.job(isolate="process", retries=0)
 async def pays(path: str, how: str) -> str:
     return await charge.aio(path, how)
 

@@ -14,6 +14,8 @@ from holdfast.core.model import Error, Event, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
 from holdfast.core.shared_limits import BUCKET, Bucket, closed
 from holdfast.jobs.service import Jobs
+from holdfast.telemetry.counters import Counters
+from holdfast.telemetry.metrics import SPEND
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.isolation.messages import Answer, Ended, Fence
 from holdfast.worker.isolation.process import Process
@@ -129,9 +131,23 @@ async def test_what_it_said_last_is_told_after_it_has_ended(app, fails):
 
 
 async def test_what_its_steps_spend_is_told_wherever_they_run(app):
+    counters = Counters()
+    app.engine.observe(counters)
     run = await jobs.shops.submit()
     assert (await finished(app, run)).state is State.COMPLETED
     assert (await run.status()).spent == {"usd": 1.25, "tokens": 3}
+    assert f'{SPEND.name}{{type="shops",queue="default",kind="kept"}} 1.25' in counters.lines()
+
+
+async def test_what_its_code_spent_between_steps_before_it_failed_is_wasted(app):
+    counters = Counters()
+    app.engine.observe(counters)
+    run = await jobs.wastes.submit()
+    assert (await finished(app, run)).state is State.REVIEW
+    status = await run.status()
+    assert (status.spent, status.wasted) == ({"usd": 3}, {"usd": 2})
+    told = [line for line in counters.lines() if line.startswith(f'{SPEND.name}{{type="wastes"')]
+    assert [line.partition("kind=")[2] for line in sorted(told)] == ['"kept"} 1', '"wasted"} 2']
 
 
 async def test_a_sleep_frees_the_process_and_goes_on_from_the_records(app, clock, tmp_path):

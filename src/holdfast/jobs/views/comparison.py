@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.core.errors import Invalid
 from holdfast.core.model import Job, Step, StepState
 from holdfast.core.places import places_in
 from holdfast.core.reruns import Origin, origin_of
@@ -14,6 +15,9 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.shapes import Shape, plain_value, spending_shape
 from holdfast.jobs.views.step_names import name_steps
+
+PAGE_CHARACTERS = 1 << 20
+"""How much text the results of one page may have together, unless a single step has more."""
 
 Relation = Literal["same", "differs", "only in the first", "only in the second"]
 
@@ -50,21 +54,30 @@ class Comparison(Struct, frozen=True):
 
     def shape(self) -> Shape:
         """As JSON."""
+        return {**self._runs(), "steps": [_pair_shape(pair) for pair in self.steps]}
+
+    def page(self, after: str, limit: int) -> Shape:
+        """As JSON, with a page of the steps: those that differ come first. A page also ends after PAGE_CHARACTERS."""
+        ordered = sorted(self.steps, key=lambda pair: pair.relation == "same")
+        paths = ["", *(pair.path for pair in ordered)]
+        if after not in paths:
+            raise Invalid(f"after={after[:80]!r}: neither run has this step; start again with the first page")
+        begin = paths.index(after)
+        end = begin + _fitting(ordered[begin : begin + limit])
+        is_cut = end < len(ordered)
+        cut = f"steps {begin + 1:,} to {end:,} of {len(ordered):,}, those that differ first; for more, add after=NEXT"
         return {
-            "runs": [_side_shape(self.one), _side_shape(self.other)],
-            "same_result": self.one.job.result == self.other.job.result,
-            "steps": [
-                {
-                    "path": pair.path,
-                    "name": pair.name,
-                    "relation": pair.relation,
-                    "results": [_result(pair.one), _result(pair.other)],
-                    "ms": [took(pair.one), took(pair.other)],
-                    "spent": [plain(pair.one_spent), plain(pair.other_spent)],
-                }
-                for pair in self.steps
-            ],
+            **self._runs(),
+            "steps": [_pair_shape(pair) for pair in ordered[begin:end]],
+            "same": sum(pair.relation == "same" for pair in ordered),
+            "total": len(ordered),
+            "next": paths[end] if is_cut else None,
+            "note": cut if is_cut else "",
         }
+
+    def _runs(self) -> Shape:
+        same = self.one.job.result == self.other.job.result
+        return {"runs": [_side_shape(self.one), _side_shape(self.other)], "same_result": same}
 
 
 async def view_comparison(jobs: Jobs, one: Job, other: Job) -> Comparison:
@@ -120,6 +133,27 @@ def _relate(one: Step | None, other: Step | None) -> Relation:
     if other is None:
         return "only in the first"
     return "same" if (one.state, one.result, one.error) == (other.state, other.result, other.error) else "differs"
+
+
+def _fitting(pairs: Sequence[StepPair]) -> int:
+    """How many of these fit into a page; at least one, if there is any."""
+    size = 0
+    for number, pair in enumerate(pairs):
+        size += sum(len(step.result or "") for step in (pair.one, pair.other) if step is not None)
+        if number and size > PAGE_CHARACTERS:
+            return number
+    return len(pairs)
+
+
+def _pair_shape(pair: StepPair) -> Shape:
+    return {
+        "path": pair.path,
+        "name": pair.name,
+        "relation": pair.relation,
+        "results": [_result(pair.one), _result(pair.other)],
+        "ms": [took(pair.one), took(pair.other)],
+        "spent": [plain(pair.one_spent), plain(pair.other_spent)],
+    }
 
 
 def _result(step: Step | None) -> object:

@@ -1,14 +1,20 @@
 """What a job waits for, in words. Must not read a store or know a status: a status uses these words."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 from urllib.parse import unquote
 
-from holdfast.core.budgets import wait_name
+from holdfast.core.budgets import is_budget, wait_name
 from holdfast.core.model import Time, Wait, WaitKind
 from holdfast.jobs.questions import is_question
 from holdfast.jobs.views.text import one_line, short_id, time_left, utc_clock
 from holdfast.jobs.waiters import awaited_job
+
+WaitedFor = Literal["time", "signal", "person", "job", "activation", "limit", "budget", "other"]
+"""What jobs wait for, for numbers."""
+
+WAITED_FOR: tuple[WaitedFor, ...] = get_args(WaitedFor)
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAP = re.compile(r"~map:([^#]+)#(\d+)")
@@ -39,6 +45,29 @@ def list_waits(waits: Sequence[Wait], limited: str, now: Time) -> list[str]:
     """Return what a job waits for. `limited` says how full the limit or budget is that it waits for, if any."""
     shown = [wait for wait in waits if not limited or wait.kind is not WaitKind.LIMIT]
     return [*([limited] if limited else []), *(wait_words(wait, now) for wait in shown)]
+
+
+def waited_for(waits: Iterable[Wait]) -> set[WaitedFor]:
+    """Return what a pending job waits for. It may be several things, any of which wakes it."""
+    return {_waited_for(wait) for wait in waits} or {"other"}
+
+
+def _waited_for(wait: Wait) -> WaitedFor:
+    if wait.is_unreadable or wait.is_for_copy:
+        return "other"
+    match wait.kind:
+        case WaitKind.TIME:
+            return "time"
+        case WaitKind.SIGNAL if is_question(wait):
+            return "person"
+        case WaitKind.SIGNAL if awaited_job(wait) is None:
+            return "signal"
+        case WaitKind.ACTIVATION:
+            return "activation"
+        case WaitKind.LIMIT:
+            return "budget" if is_budget(wait.name) else "limit"
+        case _:
+            return "job"
 
 
 def group_words(group: str) -> str:

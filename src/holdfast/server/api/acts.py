@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
+from holdfast.core.budgets import budget_of
 from holdfast.core.codec import canonical
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
@@ -91,7 +92,7 @@ async def _submit_typed(ask: Ask, body: SubmitRequest, key: str | None) -> str:
     args, kwargs = (body.args, {}) if isinstance(body.args, list) else ([], body.args)
     options: dict[str, Any] = {"key": key, "key_for": body.key_for, "queue": body.queue, "priority": body.priority}
     options |= {"delay": body.delay, "at": body.at, "expires": body.expires, "tags": body.tags, "meta": body.meta}
-    options["unique"] = _unique(body)
+    options |= {"unique": _unique(body), "budget": body.budget}
     given = {name: value for name, value in options.items() if value is not None}
     return await typed.submit(body.type, args, kwargs, **given)
 
@@ -120,7 +121,11 @@ async def _submit_plain(ask: Ask, body: SubmitRequest, key: str | None, now: int
         key_until=None if body.key_for is None else now + milliseconds(body.key_for),
         run_at=time_given("at", body.at) if body.delay is None else now + milliseconds(body.delay),
         expires_at=_expiry(body.expires, now),
-        options=Options(tags=body.tags, meta=body.meta),
+        options=Options(
+            tags=body.tags,
+            meta=body.meta,
+            budget={} if body.budget is None else budget_of(f"job {body.type}", body.budget),
+        ),
     )
     jobs = await ask.call.server.part(KnownBounds).within(ask.jobs)
     [answer] = await jobs.submit([request], now=now)

@@ -45,8 +45,10 @@ async def progress(ask: Ask) -> BulkProgress:
 
 
 async def stop(ask: Ask) -> BulkProgress:
-    """Stop an act. What it has done stays done."""
-    found = await view_bulk(ask.jobs, await id_of(ask))
+    """Stop an act. What it has done stays done. A token needs the scope of the act, or the one that cancels any job."""
+    found, principal = await view_bulk(ask.jobs, await id_of(ask)), ask.call.principal
+    if not principal.may("act"):
+        check_scope(principal, SCOPES[found.act])
     await ask.jobs.cancel(found.id, by=ask.by, reason=ask.body.reason)
     return await view_bulk(ask.jobs, found.id)
 
@@ -58,7 +60,7 @@ BULK = (
               "scope of the act on one job: `act` to cancel, otherwise `review`", ANY, BulkProgress, start,
               body=BulkRequest, status=202),
     Operation("GET", "/bulk/{id}", "get_bulk", "Read how far an act on many jobs is", "read", BulkProgress, progress),
-    Operation("POST", "/bulk/{id}/stop", "stop_bulk", "Stop an act on many jobs", "act", BulkProgress, stop,
-              body=ReasonRequest),
+    Operation("POST", "/bulk/{id}/stop", "stop_bulk", "Stop an act on many jobs. It needs the scope of the act, or "
+              "`act`, which cancels any job", ANY, BulkProgress, stop, body=ReasonRequest),
 )  # fmt: skip
 """The calls for acts on many jobs."""

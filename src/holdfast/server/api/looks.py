@@ -175,7 +175,8 @@ async def tree(ask: Ask) -> dict[str, Any]:
 async def compare(ask: Ask) -> dict[str, Any]:
     """Compare two runs: results, steps, time and money."""
     one, other = await id_of(ask), await find_id(ask.jobs, ask.query.other)
-    return (await view_comparison(ask.jobs, await ask.jobs.get(one), await ask.jobs.get(other))).shape()
+    found = await view_comparison(ask.jobs, await ask.jobs.get(one), await ask.jobs.get(other))
+    return found.page(ask.query.after, ask.query.limit)
 
 
 async def review(ask: Ask) -> ReviewPage:
@@ -263,8 +264,8 @@ LOOKS = (
               timeline, query=TimelineQuery),
     Operation("GET", "/jobs/{id}/tree", "get_tree", "Read a job and all jobs below it, with a flow's steps to come",
               READ, dict, tree),
-    Operation("GET", "/jobs/{id}/compare", "compare_jobs", "Compare two runs step by step", READ, dict, compare,
-              query=CompareQuery),
+    Operation("GET", "/jobs/{id}/compare", "compare_jobs", "Compare two runs: a page of their steps, those that "
+              "differ first", READ, dict, compare, query=CompareQuery),
     Operation("GET", "/jobs/{id}/export", "export_job", "Read a job as a run file", READ, Any, export),
     Operation("GET", "/review", "get_review", "Read what needs a person", READ, ReviewPage, review),
     Operation("GET", "/review/groups", "get_review_groups", "Read the jobs in review by what stopped them", READ,

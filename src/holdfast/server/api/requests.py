@@ -45,9 +45,11 @@ class BlobQuery(Struct, frozen=True, kw_only=True):
 
 
 class CompareQuery(Struct, frozen=True, kw_only=True):
-    """Which other run to compare a job with."""
+    """Which other run to compare a job with, and which page of their steps."""
 
     other: Annotated[str, Meta(description="the other job's id")]
+    after: Annotated[str, Meta(description="the `next` of the page before")] = ""
+    limit: Limit = PAGE_DEFAULT
 
 
 class StoryQuery(Struct, frozen=True, kw_only=True):
@@ -112,6 +114,10 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tags: tuple[str, ...] = ()
     meta: dict[str, str] = {}
     unique: UniqueRequest | None = None
+    budget: Annotated[
+        dict[str, float] | None,
+        Meta(description="what the job and its children may spend, by currency", examples=[{"usd": 5}]),
+    ] = None
 
 
 class ReasonRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,10 +12,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.model import Applied, Change, Conflict, Job, Recorded, Running, State, Step, StepState, Time
+from holdfast.core.model import (
+    Applied,
+    Change,
+    Conflict,
+    Job,
+    Recorded,
+    Running,
+    Spending,
+    State,
+    Step,
+    StepState,
+    Time,
+)
 from holdfast.core.model import Ask as PermitAsk
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.references import may_need_blobs
+from holdfast.core.spending import failed
 from holdfast.core.throttling import with_throttle
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.status import progress_records
@@ -66,6 +79,16 @@ class RelayedProgress(Progress):
         self._relayed = (running, time.monotonic())
         self._held.changed()
 
+    def spending(self) -> Spending | None:
+        """See Progress.spending."""
+        return super().spending() if self._relayed is None else self._relayed[0].spending
+
+    def waste_loose(self) -> None:
+        """See Progress.waste_loose. The process has told its spending before it failed."""
+        super().waste_loose()
+        if self._relayed is not None and (spending := self._relayed[0].spending) is not None:
+            self._relayed = replace(self._relayed[0], spending=failed(spending)), self._relayed[1]
+
     def describe(self) -> Running:
         """See Progress.describe. Returns what the process last reported, and how long ago."""
         if self._relayed is None:
@@ -73,7 +96,9 @@ class RelayedProgress(Progress):
         running, at = self._relayed
         return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
 
-    def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:
+    def final_records(
+        self, now: Time, *, completes: bool = False, waits: bool = False, used: tuple[int, int] | None = None
+    ) -> tuple[Step, ...]:
         """See Progress.final_records."""
         return progress_records(self._held.job, self.describe(), now, lost=False)
 

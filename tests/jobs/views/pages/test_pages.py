@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from msgspec.structs import replace
 
 from holdfast.core.keys import digest
@@ -13,7 +14,7 @@ from holdfast.jobs.status import status_of
 from holdfast.jobs.views.pages.items import Progressing, item_tabs
 from holdfast.jobs.views.pages.job import CELLS_SHOWN, SQUARES
 from holdfast.jobs.views.pages.job_page import sentence_for, why_of
-from holdfast.jobs.views.pages.lines import name_of
+from holdfast.jobs.views.pages.lines import as_sentence, name_of
 from holdfast.jobs.views.pages.losses import LostWorker
 from holdfast.jobs.views.pages.samples import Sample, Samples
 from holdfast.jobs.views.pages.story import cut_steps, story_entries, why_line
@@ -83,6 +84,33 @@ def test_an_item_keeps_its_place_whichever_ends_first_and_when_another_worker_ma
     at_once = shown((recorded(4, 0), recorded(2, 0)), runs(3, 0), runs(1, 0))
 
     assert done_first == again == at_once == ["1", "2", "3", "4", "todo", "todo"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("generating clips, 11 of 30", "Generating clips, 11 of 30."),
+        ("draw: 30 items in 12 min", "Draw: 30 items in 12 min."),
+        ("30 jobs in review", "30 jobs in review."),
+        ("completed just now", "Completed just now."),
+        ("send_invoice#1187 may have happened", "send_invoice#1187 may have happened."),
+        ("shop.refused: no money", "shop.refused: no money."),
+        ("drawImage, stage 2 of 3", "drawImage, stage 2 of 3."),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_letter_unless_it_begins_with_a_name(words, sentence):
+    assert as_sentence(words) == sentence
+
+
+@pytest.mark.parametrize(
+    ("stage", "shown"),
+    [("generating_clips", "Generating clips, 3 of 7."), ("make.clips_v2", "make.clips_v2, 3 of 7.")],
+)
+def test_a_stage_is_shown_as_words_only_if_its_name_is_made_of_words(stage, shown):
+    one = progressing(7, 3)
+
+    assert sentence_for(replace(one, status=replace(one.status, stage=stage)), []) == shown
 
 
 def test_a_job_of_which_one_step_waits_for_a_limit_is_said_to_run():

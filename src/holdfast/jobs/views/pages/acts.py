@@ -27,6 +27,12 @@ def cancel_act(id: str, to_undo: int) -> Act:
     return _act(id, "cancel", "Cancel", f"cancel {short_id(id)}", twice=f"Cancel it{undone}")
 
 
+def stop_act(id: str) -> Act:
+    """Return the act that stops an act on many jobs."""
+    path, command = f"{API}/bulk/{id}/stop", f"holdfast cancel {short_id(id)}"
+    return Act(name="stop", words="Stop", method="POST", path=path, command=command)
+
+
 def review_acts(id: str) -> tuple[Act, ...]:
     """Return what can be done about a job in review."""
     short = short_id(id)

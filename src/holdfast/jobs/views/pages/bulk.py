@@ -11,7 +11,7 @@ from holdfast.jobs.replay_plans import preview_replays
 from holdfast.jobs.selections import Selection, read_page
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.pages import parts
-from holdfast.jobs.views.pages.acts import cancel_act
+from holdfast.jobs.views.pages.acts import stop_act
 from holdfast.jobs.views.pages.lines import as_sentence, job_lines
 from holdfast.jobs.views.pages.parts import JobLine, Moment, moment
 from holdfast.jobs.views.shapes import time_text
@@ -181,5 +181,5 @@ def _progress(one: Progress, job: Job, now: int) -> BulkProgress:
         refusals=tuple(BulkRefusal(job=id, why=one_line(why)) for id, why in outcome.examples),
         started_at=moment(job.created_at),
         ended_at=time_text(job.finished_at),
-        acts=() if one.state in SETTLED else (cancel_act(one.id, 0),),
+        acts=() if one.state in SETTLED else (stop_act(one.id),),
     )

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from holdfast.core.durations import in_words as duration_words
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Event, Job, Running, State, Step, StepState, Time, Where
-from holdfast.core.places import PLACES_PATH, places_in
+from holdfast.core.places import PLACES_PATH, places_in, still_used
 from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plain, total_of
-from holdfast.core.summaries import StepHead, StepSummary
+from holdfast.core.summaries import StepHead, StepSummary, summarize
 from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
 from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.service import Jobs
@@ -27,7 +27,7 @@ from holdfast.jobs.views.pages.job import (
     StoryEntry,
     StoryPage,
 )
-from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, title_of
+from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, spoken, title_of
 from holdfast.jobs.views.pages.parts import Fact, error_shown, moment
 from holdfast.jobs.views.pages.review_page import question_card, review_card
 from holdfast.jobs.views.pages.story import cut_steps, losses_in, stage_ends, story_entries, why_line
@@ -56,7 +56,9 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
     history = await recent_history(jobs, job)
     heads = await _heads(jobs, job, summary)
     running = running_of(await presence_of(engine, job), job)
-    places = await read_places(jobs, job)
+    called = await engine.steps_under(id, PLACES_PATH) if job.epoch else []
+    summary, heads = _in_use(summary, heads, called)
+    places = places_in(called)
     doubts = await _started(jobs, job, heads)
     one = Progressing(
         job=job,
@@ -117,6 +119,17 @@ async def _heads(jobs: Jobs, job: Job, summary: StepSummary) -> tuple[StepHead, 
     if total > HEADS_READ:
         return None
     return tuple(await jobs.engine.steps_page(job.id)) if total else ()
+
+
+def _in_use(
+    summary: StepSummary, heads: tuple[StepHead, ...] | None, called: Sequence[Step]
+) -> tuple[StepSummary, tuple[StepHead, ...] | None]:
+    """Leave out the steps whose results a rerun has replaced, unless there are too many steps to know."""
+    used = None if heads is None else set(still_used([head.path for head in heads], called))
+    if heads is None or used is None or len(used) == len(heads):
+        return summary, heads
+    kept = tuple(head for head in heads if head.path in used)
+    return summarize(summary.job, as_steps(kept)), kept
 
 
 async def _started(jobs: Jobs, job: Job, heads: Sequence[StepHead] | None) -> list[str]:
@@ -187,7 +200,7 @@ def _running_sentence(status: Status, worked_ms: int) -> str:
     """Say what a job is doing: "Video generation, 11 of 30, $1.84 spent. About 21 min left in this stage."."""
     spent = total_words(status.spending)
     parts = (
-        clean(status.stage).replace("_", " ") or "running",
+        spoken(clean(status.stage)) or "running",
         count_of_done(status),
         one_line(status.text, TEXT_SHOWN),
         f"for {span(worked_ms)}" if worked_ms >= MOMENT_MS else "",

@@ -99,8 +99,20 @@ def sentence_of(status: Status) -> str:
 
 
 def as_sentence(words: str) -> str:
-    """Return words with a capital letter and a full stop."""
-    return "" if not words else f"{words[0].upper()}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
+    """Return words with a full stop, and with a capital letter if they begin with a plain word.
+
+    A name that a user wrote, such as `send_invoice#1187` or `shop.Refused`, stays as it is.
+    """
+    if not words:
+        return ""
+    first = words.split(" ", 1)[0].rstrip(",.:;?!")
+    start = words[0].upper() if first.isalpha() and first.islower() else words[0]
+    return f"{start}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
+
+
+def spoken(name: str) -> str:
+    """Return a step's name as words, "generating clips" for `generating_clips`, if it is made of words alone."""
+    return name.replace("_", " ") if name.replace("_", "").isalpha() else name
 
 
 def title_of(line: JobLine) -> str:

@@ -7,7 +7,7 @@ from holdfast.core.model import Entry, Event, Job, State, Step, StepState, Time
 from holdfast.core.summaries import StepHead
 from holdfast.jobs.lost_workers import CUT, SILENT_FOR
 from holdfast.jobs.views.pages.job import LossBox, StoryEntry
-from holdfast.jobs.views.pages.lines import as_sentence
+from holdfast.jobs.views.pages.lines import as_sentence, spoken
 from holdfast.jobs.views.pages.parts import moment
 from holdfast.jobs.views.story import describe_entry
 from holdfast.jobs.views.text import one_line, plural, span
@@ -113,9 +113,7 @@ def stage_ends(job: Job, heads: Iterable[StepHead], current: str, now: Time) -> 
         began, ended = min(h.started_at for h in group), max(h.finished_at or 0 for h in group)
         failed = sum(head.state is StepState.FAILED for head in group)
         made = f"{plural(len(group), 'item')} in " if len(group) > 1 else "done in "
-        words = f"{clean(name).replace('_', ' ')}: {made}{span(ended - began)}" + (
-            f", {failed:,} failed" if failed else ""
-        )
+        words = f"{spoken(clean(name))}: {made}{span(ended - began)}" + (f", {failed:,} failed" if failed else "")
         clock = describe_entry(_end(job, ended), now).clock
         lines.append(
             StoryEntry(version=0, at=moment(ended), clock=clock, sentence=as_sentence(words), event=STAGE_END, after="")
