@@ -1,17 +1,26 @@
 """`app.queue(…)`: a queue that is full refuses or sheds, and what a job may submit."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 
-from holdfast import App, Invalid, JobFailed, NotAllowed, QueueFull, UnknownOption
+from holdfast import App, Duplicate, Invalid, JobFailed, KeyConflict, NotAllowed, QueueFull, Unique, UnknownOption
 from holdfast.core.changes import release
-from holdfast.core.model import State
-from holdfast.core.queue_bounds import depth_of
-from holdfast.jobs.full_queues import bound_in, reset_bound, set_bound
+from holdfast.core.model import Inserted, Job, Lease, State, Where
+from holdfast.core.queue_bounds import WAITING, depth_of
+from holdfast.engines.contract import Engine
+from holdfast.jobs.full_queues import bound_in, reset_bound, set_bound, stored_bounds
+from holdfast.jobs.room import find_room
 from holdfast.jobs.service import JobRequest, Jobs
+from tests.support.given import until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
+
+SAME = Unique(by=("args",))
+REFUSING = Unique(by=("args",), then="refuse")
 
 
 def make_clip(app: App):
@@ -94,17 +103,27 @@ async def test_a_full_queue_sheds_the_oldest_jobs_that_never_started(app):
     assert await depth(app) == 3
 
 
-async def test_work_that_has_started_is_not_shed(app):
-    app.queue("video", most_waiting=1, when_full="shed_oldest")
+async def only_work_that_never_started_is_shed(app: App) -> None:
+    """And the history of what is shed says that it was cancelled, and why."""
+    app.queue("video", most_waiting=2, when_full="shed_oldest")
     clip = make_clip(app)
-    run = await clip.submit(1)
+    started = await clip.submit(1)
     engine = (await app.open()).engine
     [held] = await engine.claim("w-1", ["video"], 1)
     await engine.commit([release(held, await engine.now(), by="w-1")])
+    never_started = await clip.submit(2)
 
+    await clip.submit(3)
+
+    assert [(await run.status()).state for run in (started, never_started)] == ["available", "cancelled"]
+    assert [entry.event for entry in await never_started.history()] == ["submit", "cancel"]
+    assert "shed: queue video is full" in (await never_started.history())[-1].note["reason"]
     with pytest.raises(QueueFull):
-        await clip.submit(2)
-    assert (await run.status()).state == "available"
+        await clip.submit_many([4, 5])
+
+
+async def test_only_work_that_never_started_is_shed(app):
+    await only_work_that_never_started_is_shed(app)
 
 
 async def test_a_bound_below_the_depth_refuses_and_sheds_nothing_by_itself(app):
@@ -125,20 +144,75 @@ async def test_a_bound_below_the_depth_refuses_and_sheds_nothing_by_itself(app):
         await clip.submit(6)
 
 
-async def test_what_a_running_job_submits_is_never_refused(app):
-    app.queue("video", most_waiting=1)
+async def children_always_find_room(app: App, when_full: str) -> None:
+    """What a running job submits is never refused, nor shed for what others submit."""
+    app.queue("video", most_waiting=1, when_full=when_full)
     clip = make_clip(app)
 
+    @app.on("cut")
     @app.job(queue="video")
-    async def film() -> int:
-        runs = await clip.submit_many([1, 2, 3])
-        return sum([await run.result() for run in runs])
+    async def trailer(n: int) -> int:
+        return n
 
-    run = await film.submit()
-    async with app.worker():
-        assert await run.result(timeout=30) == 6
-        [record] = await app.jobs.engine.records("queue/video")
-    assert bound_in(record).code.most_waiting == 1, "the worker has declared it"
+    @app.job(retries=0)
+    async def film() -> int:
+        runs = [await clip.submit(1), *await clip.submit_many([2, 3])]
+        runs += [await clip.submit(4, key="k"), await clip.submit(5, unique=SAME)]
+        runs += await app.emit("cut", 8)
+        return sum(await clip.map([6, 7])) + sum([await run.result() for run in runs])
+
+    async with app.worker(queues=["default"]):
+        engine = app.jobs.engine
+        [record] = await engine.records("queue/video")
+        assert bound_in(record).code.most_waiting == 1, "the worker has declared it"
+        run = await film.submit()
+
+        async def is_ready() -> bool:
+            return await depth(app) == 8 or (await run.status()).state == "review"
+
+        await until(is_ready)
+        with pytest.raises(QueueFull):
+            await clip.submit(9)
+        async with app.worker(queues=["video"]):
+            assert await run.result(timeout=30) == 36
+
+
+@pytest.mark.parametrize("when_full", ["refuse", "shed_oldest"])
+async def test_nothing_that_a_running_job_submits_is_refused_or_shed(app, when_full):
+    await children_always_find_room(app, when_full)
+
+
+async def sheds_children(engine: Engine, queue: str, number: int, spared: Collection[str]) -> list[Job]:
+    waiting = await engine.find(Where(states=WAITING, queue=queue))
+    return [job for job in waiting if job.epoch == 0 and job.id not in spared][:number]
+
+
+async def sheds_what_has_started(engine: Engine, queue: str, number: int, spared: Collection[str]) -> list[Job]:
+    waiting = await engine.find(Where(states=WAITING, queue=queue))
+    return [job for job in waiting if job.parent is None and job.id not in spared][:number]
+
+
+async def children_need_room(jobs: Jobs, new: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+    await find_room(jobs.engine, await stored_bounds(jobs.engine), new)
+    return await jobs.engine.insert(new, parent)
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("bug", "where", "law"),
+    [
+        (sheds_what_has_started, "room._oldest", only_work_that_never_started_is_shed),
+        (sheds_children, "room._oldest", partial(children_always_find_room, when_full="shed_oldest")),
+        (children_need_room, "service.Jobs.insert", partial(children_always_find_room, when_full="refuse")),
+    ],
+)
+async def test_every_planted_bug_is_caught(
+    app: App, monkeypatch: pytest.MonkeyPatch, bug: Any, where: str, law: Callable[[App], Awaitable[None]]
+) -> None:
+    monkeypatch.setattr(f"holdfast.jobs.{where}", bug)
+
+    with pytest.raises((AssertionError, pytest.fail.Exception, JobFailed)):
+        await law(app)
 
 
 async def test_submitters_exceed_a_bound_by_no_more_than_those_under_way(app):
@@ -230,6 +304,34 @@ async def test_a_child_that_was_waited_for_is_counted_once(app):
         assert [await run.result(timeout=30) for run in runs] == [[0, 1, 2, 3]] * 2
         with pytest.raises(JobFailed, match="would have 5 children, and a job of this type may submit 4"):
             await (await one_more.submit()).result(timeout=30)
+
+
+async def test_a_submit_that_adds_no_child_is_not_counted(app):
+    """Because a job with its key or its unique name is there already, or because it is refused."""
+
+    @app.job(queue="later")
+    async def leaf(n: int) -> int:
+        return n
+
+    @app.job(most_children=1, retries=0)
+    async def tree() -> list[str]:
+        for _ in range(2):
+            theirs = [await leaf.submit(1, key="theirs"), await leaf.submit(2, unique=SAME)]
+            with pytest.raises(KeyConflict):
+                await leaf.submit(3, key="theirs")
+            with pytest.raises(Duplicate):
+                await leaf.submit(2, unique=REFUSING)
+            await leaf.submit(4, key="mine")
+        with pytest.raises(NotAllowed, match="would have 2 children, and a job of this type may submit 1"):
+            await leaf.submit(5, key="another")
+        return [run.id for run in theirs]
+
+    theirs = [await leaf.submit(1, key="theirs"), await leaf.submit(2, unique=SAME)]
+    run = await tree.submit()
+    async with app.worker(queues=["default"]):
+        assert await run.result(timeout=30) == [one.id for one in theirs]
+
+    assert len(await app.jobs.engine.find(Where(parent=run.id))) == 1
 
 
 async def test_too_many_children_are_final_at_once(app):

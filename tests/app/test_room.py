@@ -205,7 +205,7 @@ async def nobody_leaves(*_: Any) -> int:
 @pytest.mark.parametrize(
     ("bug", "where", "when_full"),
     [
-        (everybody_is_new, "room._arrivals", "refuse"),
+        (everybody_is_new, "room.find_arrivals", "refuse"),
         (always_room, "service.find_room", "refuse"),
         (always_room, "schedules.find_room", "refuse"),
         (nobody_leaves, "room._cancel", "shed_oldest"),

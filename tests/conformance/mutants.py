@@ -781,16 +781,20 @@ class TimeOfTheCaller(Tables):
 # SQLite: one statement is not what it should be. Add one by naming the law that it breaks, the statement, what it
 # says, and the bug.
 
+STATEMENTS = dict(vars(sqlite_engine.SQL))  # type: ignore[attr-defined]
+"""The statements of SQLite, without a bug."""
+
 
 def in_statement(name: str, law: str, statement: str, right: str, wrong: str) -> type[Engine]:
     """SQLite with one piece of one statement replaced. The piece must be there, so that no mutant rots unseen."""
+    assert right in STATEMENTS[statement], f"{statement} no longer says {right!r}"
 
     class Mutant(SqliteEngine):
         @classmethod
         def from_url(cls, url: str, clock: Clock) -> SqliteEngine:
-            text: str = getattr(sqlite_engine.SQL, statement)  # type: ignore[attr-defined]
-            assert right in text or wrong in text, f"{statement} no longer says {right!r}"
-            setattr(sqlite_engine.SQL, statement, text.replace(right, wrong))  # type: ignore[attr-defined]
+            # All mutants of a law share a process and these statements: no bug may help another one to be caught.
+            changed = {statement: STATEMENTS[statement].replace(right, wrong)}
+            vars(sqlite_engine.SQL).update(STATEMENTS | changed)  # type: ignore[attr-defined]
             return super().from_url(url, clock)
 
     MUTANTS[name] = law
@@ -829,6 +833,65 @@ SqliteNamesUnbounded = in_statement(
     "SqliteNamesUnbounded", "summaries", "counters", "select count(*) from", "select 0 from"
 )
 SqliteCountersDrift = in_statement("SqliteCountersDrift", "reads", "add_tally", "jobs + excluded.jobs", "jobs + 1")
+
+# Shared limits in SQLite.
+
+SqlitePermitsWithoutTheirEpoch = in_statement(
+    "SqlitePermitsWithoutTheirEpoch", "step_limits", "stale_permits", "and epoch = permit.epoch", ""
+)
+SqliteReservationsStay = in_statement(
+    "SqliteReservationsStay", "step_limits", "stale_permits", "else until <= :now", "else :now is null"
+)
+SqliteReservationsUncounted = in_statement(
+    "SqliteReservationsUncounted",
+    "step_limits",
+    "count_permits",
+    "where key = :key",
+    "where key = :key and until is null",
+)
+SqliteMoreAreWokenThanARateHasUnits = in_statement(
+    "SqliteMoreAreWokenThanARateHasUnits", "step_limits", "count_reserved", "select count(*)", "select 0 * count(*)"
+)
+SqliteParkedJobsSleep = in_statement(
+    "SqliteParkedJobsSleep", "step_limits", "keys_to_look_at", "state = 'pending'", "state = 'available'"
+)
+SqliteNobodyHearsOfRoom = in_statement(
+    "SqliteNobodyHearsOfRoom", "limits", "recheck", "at = min(coalesce(at, :at), :at)", "at = nullif(at, :at)"
+)
+SqliteNobodyHearsOfNewSettings = in_statement(
+    "SqliteNobodyHearsOfNewSettings", "limits", "recheck_limit", "set at = 0", "set at = at"
+)
+SqliteOneLookIsEnough = in_statement(
+    "SqliteOneLookIsEnough", "limits", "look_again", "at = :at", "at = nullif(:at, :at)"
+)
+SqliteMovedBehindNoKey = in_statement(
+    "SqliteMovedBehindNoKey", "limits", "move_behind", "limit_key = :key", "limit_key = limit_key || nullif(:key, :key)"
+)
+SqliteKeysWithWaitersAreForgotten = in_statement(
+    "SqliteKeysWithWaitersAreForgotten", "limits", "waited_for", "where exists", "where not exists"
+)
+SqliteRatesKeepTheirFirstBucket = in_statement(
+    "SqliteRatesKeepTheirFirstBucket", "rates", "put_bucket", "value = excluded.value", "value = record.value"
+)
+SqliteBudgetsWakeNobody = in_statement(
+    "SqliteBudgetsWakeNobody", "budgets", "recheck_budget", "key >= :first and", "key >= :beyond and"
+)
+
+# Unique names and fair keys in SQLite.
+
+SqliteNoTombstones = in_statement("SqliteNoTombstones", "unique", "name_holders", "left join job", "join job")
+SqliteTombstonesWithoutAState = in_statement(
+    "SqliteTombstonesWithoutAState", "unique", "bury_name", "digest = digest || ' ' || :state", "digest = digest"
+)
+SqliteTheFirstHolderStays = in_statement(
+    "SqliteTheFirstHolderStays", "unique", "set_key", "do update set job = excluded.job", "do update set job = job"
+)
+SqliteRoundsBeginAnew = in_statement(
+    "SqliteRoundsBeginAnew", "fairness", "fair_keys", "fair > :after and", "fair > substr(:after, 1, 0) and"
+)
+SqliteFairKeysKnowNoPriority = in_statement(
+    "SqliteFairKeysKnowNoPriority", "fairness", "fair_level", "order by priority desc", "order by priority"
+)
 
 
 # Moving.

@@ -10,15 +10,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from tests.conformance.first_failure import CAUGHT, SPOILT
 from tests.conformance.mutants import MUTANTS
+from tests.conformance.server_mutants import MUTANTS as SERVER_MUTANTS
 
 ROOT = Path(__file__).parents[2]
-HERE = "tests.conformance.mutants"
+HERE, THERE = "tests.conformance.mutants", "tests.conformance.server_mutants"
 EXAMPLES = "30"
 RUN_SECONDS = 600.0
 TESTS_FAILED, WRONG_CALL = 1, 4
@@ -54,13 +56,27 @@ def installed(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("law", sorted(set(MUTANTS.values())))
 def test_every_planted_bug_is_caught_by_the_law_it_breaks(law: str, tmp_path: Path) -> None:
-    mutants = sorted(name for name, broken in MUTANTS.items() if broken == law)
-    engines = [part for name in mutants for part in ("--engine", f"{HERE}:{name}")]
+    all_are_caught(tmp_path, law, {name: f"{HERE}:{name}" for name, broken in MUTANTS.items() if broken == law})
+
+
+@pytest.mark.parametrize(("engine", "law"), sorted({broken[:2] for broken in SERVER_MUTANTS.values()}))
+def test_every_bug_planted_in_a_server_is_caught(engine: str, law: str, tmp_path: Path, request: Any) -> None:
+    url = request.getfixturevalue(f"{engine}_url")
+    mutants = {name: broken[2] for name, broken in SERVER_MUTANTS.items() if broken[:2] == (engine, law)}
+    tests = " or ".join(f"test_{test}" for test in mutants.values())
+
+    all_are_caught(tmp_path, law, {name: f"{THERE}:{name}={url}" for name in mutants}, "-k", tests)
+
+
+def all_are_caught(folder: Path, law: str, mutants: dict[str, str], *only: str) -> None:
+    """Each of these mutants, named by its engine, must fail a test of this law."""
+    engines = [part for engine in mutants.values() for part in ("--engine", engine)]
     each = ("-p", "tests.conformance.first_failure", "--maxfail", "0", "--tb=line")
-    trial = run_suite(tmp_path, *engines, *each, law=law)
+    trial = run_suite(folder, *engines, *each, *only, law=law)
 
     told = [line for line in trial.stdout.splitlines() if line.startswith((CAUGHT, SPOILT))]
-    assert sorted(told) == [f"{CAUGHT}{HERE}:{name}" for name in mutants], trial.stdout + trial.stderr
+    caught = [f"{CAUGHT}{engine.partition('=')[0]}" for engine in mutants.values()]
+    assert sorted(told) == sorted(caught), trial.stdout + trial.stderr
     assert trial.returncode == TESTS_FAILED
     assert f"{len(mutants)} failed" in trial.stdout.splitlines()[-1], trial.stdout
 

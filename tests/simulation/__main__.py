@@ -10,14 +10,15 @@ import sys
 from dataclasses import replace
 
 import tests.simulation.bugs
-import tests.simulation.bugs_limits  # noqa: F401
-from tests.simulation.plan import Plan, draw_plan, drowsy, hasty, limited, shared, smaller, unruly
+import tests.simulation.bugs_limits
+import tests.simulation.bugs_order  # noqa: F401
+from tests.simulation.plan import Plan, draw_plan, drowsy, hasty, limited, orderly, shared, smaller, unruly
 from tests.simulation.planting import BUGS, planted
 from tests.simulation.run import Verdict, command, play
 from tests.simulation.shapes import SHAPES
 from tests.simulation.soak import soak
 
-ALTERED = {one.__name__: one for one in (drowsy, hasty, limited, shared, unruly)}
+ALTERED = {one.__name__: one for one in (drowsy, hasty, limited, orderly, shared, unruly)}
 
 
 def main() -> int:

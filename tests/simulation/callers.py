@@ -13,6 +13,7 @@ from holdfast.core.errors import HoldfastError, JobError, StoreError
 from holdfast.core.model import State, WaitKind, Where
 from holdfast.core.outcome import in_doubt
 from holdfast.jobs.limits import set_limit
+from holdfast.jobs.schedules import pause_schedule
 from holdfast.jobs.service import JobRequest, Jobs
 from tests.simulation.plan import Ask, Errand
 from tests.simulation.scene import Program, program
@@ -21,6 +22,9 @@ from tests.simulation.stage import AGAIN_SECONDS, DRAWN, Stage, insistently
 from tests.simulation.strands import Task
 
 OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
+
+SCHEDULED = "regular"
+"""The name of the schedule that all workers declare."""
 
 RESULT_SECONDS = 120
 """How long a caller waits for a result."""
@@ -56,6 +60,8 @@ class Callers:
         self.processes: list[Program] = []
         self.pauses: list[tuple[str, float, float]] = []
         """Queues that were paused, from when to when."""
+        self.is_paused = not stage.plan.every
+        """Whether the schedule is paused, so that no more jobs come."""
         self._runs: dict[int, str] = {}
         self._errands: list[tuple[Program, Task]] = []
         self._signals = 0
@@ -73,7 +79,8 @@ class Callers:
     def is_quiet(self) -> bool:
         """Whether nobody is about to submit anything any more, or to send a job on that needs a person."""
         deciding = any(said.until is None and said.kind in PERSON for said in self.said)
-        return not deciding and all(task.done() or not process.alive for process, task in self._errands)
+        asked = all(task.done() or not process.alive for process, task in self._errands)
+        return self.is_paused and not deciding and asked
 
     async def say(self, kind: str, job: str, given: Any, work: Awaitable[Any]) -> Said:
         """Ask for something, and write down what was heard."""
@@ -175,6 +182,15 @@ class Callers:
     def close(self) -> None:
         """The faults are over: every job gets what it waits for."""
         self.stage.process("c-end").begin(self._give())
+        if not self.is_paused:
+            self.stage.process("c-schedule").begin(self._end_schedule())
+
+    async def _end_schedule(self) -> None:
+        """Pause the schedule, when a new leader has had time to fire what the last one left."""
+        tuning, jobs = self.stage.plan.tuning, program().app.jobs
+        await asyncio.sleep(2.5 * tuning.lease + 3 * tuning.look + 2 * tuning.upkeep + 3.0)
+        await insistently(lambda: pause_schedule(jobs.engine, SCHEDULED, by="a person"))
+        self.is_paused = True
 
     async def _give(self) -> None:
         """Give every waiting job what it waits for, and look once after each that needs a person."""

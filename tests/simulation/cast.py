@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Recorded, StepState
+from holdfast.core.schedules import Definition, Template
 from holdfast.upkeep.keeper import Keeper
+from holdfast.upkeep.scheduling import Scheduling
 from holdfast.worker.registry import Registry
 from holdfast.worker.worker import Worker
-from tests.simulation.callers import Callers
+from tests.simulation.callers import SCHEDULED, Callers
 from tests.simulation.plan import QUEUES, Blow, Hand
 from tests.simulation.scene import Program
 from tests.simulation.shapes import TEMPLATE
@@ -91,10 +93,11 @@ class Cast:
         number, tuning = len(self.nodes) + 1, self.stage.plan.tuning
         process = self.stage.process(f"p-{number}")
         wire: Any = process.wire
+        registry = _knowing(hand, self.stage.plan.every)
         chance = Random(f"chance/{self.stage.plan.seed}/{number}").random
         worker = Worker(
             wire,
-            _knowing(hand),
+            registry,
             queues=hand.queues,
             at_once=hand.at_once,
             beat_seconds=tuning.beat,
@@ -111,6 +114,7 @@ class Cast:
             upkeep_seconds=tuning.upkeep,
             chance=chance,
             spawn=spawn,
+            scheduling=Scheduling(wire, worker.id, registry.misfit) if registry.schedules else None,
         )
         node = Node(process, worker, keeper, hand, self.world.now)
         self.nodes.append(node)
@@ -315,10 +319,13 @@ class Cast:
                 return
 
 
-def _knowing(hand: Hand) -> Registry:
-    if not hand.unsaid:
+def _knowing(hand: Hand, every: float) -> Registry:
+    if not (hand.unsaid or every):
         return TEMPLATE.registry
     registry = Registry()
+    if every:
+        definition = Definition(job=Template(type="ticked", args="[1]"), every_ms=round(every * 1_000))
+        registry.add_schedule(SCHEDULED, definition)
     for limit in TEMPLATE.registry.limits():
         registry.add_limit(limit)
     for type in TEMPLATE.registry.types():

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Applied, Entry, StepState
+from holdfast.jobs.schedules import META_TICK
 from tests.core.second_copy import EDGES
 from tests.simulation.callers import OK, REFUSED
 from tests.simulation.check import TERMINAL, UNDO, Run, law
@@ -33,7 +34,7 @@ def accepted_jobs_are_there(run: Run) -> Iterator[str]:
 @law
 def no_job_is_invented(run: Run) -> Iterator[str]:
     for id, life in run.lives.items():
-        if id in run.stage.drawn:
+        if id in run.stage.drawn or META_TICK in life.job.options.meta:
             continue
         parent = run.lives.get(life.job.parent or "")
         if parent is None or parent.job.epoch == 0:
@@ -266,8 +267,8 @@ def nothing_is_claimed_early_or_too_late(run: Run) -> Iterator[str]:
 
 def _asked(life: Life) -> Any:
     act = life.made[1]
-    if act.name == "insert":
-        return next(job for job in act.args[0] if job.id == life.job.id)
+    if act.name in ("insert", "put_record"):
+        return next(job for job in act.args[0 if act.name == "insert" else 3] if job.id == life.job.id)
     return next(job for change in act.args[0] for job in change.inserts if job.id == life.job.id)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.conformance.dump import Dump
-from holdfast.core.model import Applied, Conflict, Entry, Event, Job, Recorded, Step, StepState
+from holdfast.core.model import Applied, Conflict, Entry, Event, Job, Record, Recorded, Step, StepState
 from tests.simulation.wire import Act
 
 OWNER = frozenset({"complete", "fail", "exhaust", "release", "suspend", "rest"})
@@ -101,6 +101,9 @@ def lives_of(dump: Dump, acts: list[Act]) -> dict[str, Life]:
                 for job, inserted in zip(act.args[0], act.answer, strict=True):
                     if inserted.new:
                         made[job.id].setdefault(1, act)
+            case "put_record":
+                for job in act.args[3] if len(act.args) > 3 and isinstance(act.answer, Record) else ():
+                    made[job.id].setdefault(1, act)
             case "claim":
                 for job in act.answer:
                     made[job.id].setdefault(job.version, act)

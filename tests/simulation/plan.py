@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from holdfast import Unique
 from tests.simulation.wire import Odds
 
 CALM_SEEDS = 0.08
@@ -100,6 +101,8 @@ class Plan:
     blows: tuple[Blow, ...]
     apps: tuple[tuple[str, ...], ...] = ((),)
     """The apps that share the queues, each by the types that it doesn't know. Together they know all."""
+    every: float = 0.0
+    """How many seconds are between two ticks of the schedule that all workers declare; 0 without one."""
 
     @property
     def is_calm(self) -> bool:
@@ -235,6 +238,42 @@ def limited(plan: Plan) -> Plan:
     ]
     asks = [Ask(random.uniform(0.0, 6.0), 0, random.randrange(len(errands)), kind) for kind in ("lower", "raise")]
     return replace(plan, errands=tuple(errands), asks=(*plan.asks, *asks))
+
+
+ORDERLY: dict[str, float] = {}
+"""The shapes that take turns, or of which there is one at a time, and how often each is taken."""
+
+ONE_OF: dict[str, Unique] = {}
+"""Of which of them there is one at a time, and what makes it so (`tests.simulation.orderly`)."""
+
+TICK_SECONDS = 1.7
+"""How often the schedule fires."""
+
+
+def orderly(plan: Plan) -> Plan:
+    """A plan with a schedule and three times as many jobs, all of which take turns or are unique.
+
+    In every other one, nothing goes wrong but that workers die and stop.
+    """
+    random = Random(f"orderly/{plan.seed}")
+    names, weights = list(ORDERLY), list(ORDERLY.values())
+    errands = tuple(
+        replace(
+            one,
+            at=random.uniform(0.0, plan.span * 0.7),
+            shape=shape,
+            options={"unique": ONE_OF[shape]} if shape in ONE_OF else {},
+        )
+        for one in plan.errands * 3
+        for shape in random.choices(names, weights)
+    )
+    hands = tuple(Hand(hand.queues, min(hand.at_once, 2)) for hand in plan.hands)
+    plan = replace(plan, hands=hands, apps=((),), errands=errands, every=TICK_SECONDS)
+    if plan.seed % 2:
+        return plan
+    ends = ("kill", "kill", "stop", "massacre")
+    blows = [Blow(random.uniform(1.0, plan.span), random.choice(ends), 0.0, random.random()) for _ in range(5)]
+    return replace(plan, odds=Odds(quick_seconds=0.005), blows=tuple(sorted(blows, key=lambda blow: blow.at)))
 
 
 def smaller(plan: Plan) -> list[Plan]:

@@ -15,14 +15,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import holdfast.jobs.schedules
 import holdfast.worker.worker
 import tests.simulation.laws
 import tests.simulation.laws_code
 import tests.simulation.laws_ends
 import tests.simulation.laws_limits
+import tests.simulation.laws_order
 import tests.simulation.laws_outside
-import tests.simulation.limited  # noqa: F401 (all of these are entered into their lists by being imported)
+import tests.simulation.limited
+import tests.simulation.orderly  # noqa: F401 (all of these are entered into their lists by being imported)
 from holdfast.conformance.dump import Dump, dump
+from holdfast.core.keys import new_id
 from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
@@ -79,6 +83,8 @@ def play(seed: int, engine: str = "memory", *, plan: Plan | None = None, story: 
     clock = StoreClock(world)
     with ExitStack() as stack:
         stack.enter_context(simulated(world))
+        ids = Random(f"schedules/{seed}")
+        stack.enter_context(patched(holdfast.jobs.schedules, "_ids", lambda now: new_id(now, ids.getrandbits(74))))
         store = Store(world, stack.enter_context(opened(engine, clock)), clock, trace, sees_deaths=plan.sees_deaths)
         faults = Faults(Random(f"faults/{seed}"), plan.odds)
         scene = Scene(world, Random(f"scene/{seed}"), trace)

@@ -14,7 +14,8 @@ from multiprocessing import get_context
 from random import SystemRandom
 
 import tests.simulation.bugs
-import tests.simulation.bugs_limits  # noqa: F401
+import tests.simulation.bugs_limits
+import tests.simulation.bugs_order  # noqa: F401
 from tests.simulation.planting import planted
 from tests.simulation.run import command, play
 

@@ -13,16 +13,17 @@ from collections.abc import Callable
 import pytest
 
 import tests.simulation.bugs
-import tests.simulation.bugs_limits  # noqa: F401
+import tests.simulation.bugs_limits
+import tests.simulation.bugs_order  # noqa: F401
 from holdfast.core.model import Event
-from tests.simulation.plan import BLOWS, Plan, draw_plan, drowsy, hasty, limited
+from tests.simulation.plan import BLOWS, Plan, draw_plan, drowsy, hasty, limited, orderly
 from tests.simulation.planting import BUGS, planted
 from tests.simulation.run import ROOT, command, play
 from tests.simulation.shapes import SHAPES
 
 MEMORY_ITEMS, SQLITE_ITEMS = 12, 4
 SEEDS_AN_ITEM, SEEDS_OF_SQLITE, SEEDS_OF_SLEEP, SEEDS_OF_HASTE = (50, 150), (25, 50), (60, 100), (20, 100)
-SEEDS_OF_LIMITS = (40, 150)
+SEEDS_OF_LIMITS, SEEDS_OF_ORDER = (40, 150), (12, 100)
 """How many seeds each item runs, without --soak and with it: 700 in all, or 2,000. Of all planted bugs, the one that is
 hardest to see shows itself within 70."""
 
@@ -80,6 +81,13 @@ def test_every_law_holds_where_jobs_and_steps_share_limits(engine, item, rounds)
     numbers = range(item * seeds, (item + 1) * seeds)
     broken = {seed: lines for seed in numbers if (lines := broken_by(seed, engine, alter=limited))}
     assert not broken, f"replay: python -m tests.simulation {min(broken)} --plan limited --engine {engine} --story"
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+def test_every_law_holds_where_jobs_take_turns_are_unique_or_come_by_the_clock(engine, rounds):
+    seeds = range(rounds(*SEEDS_OF_ORDER))
+    broken = {seed: lines for seed in seeds if (lines := broken_by(seed, engine, alter=orderly))}
+    assert not broken, f"replay: python -m tests.simulation {min(broken)} --plan orderly --engine {engine} --story"
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite"])

@@ -117,7 +117,7 @@ class Store:
                 self.looks.append((who, args[0], len(self.acts)))
         if name == "records" and self._dead:
             answer = [self._seen(record) for record in answer]
-        return ok, answer
+        return ok, [*answer] if isinstance(answer, list) else answer  # its own list: what was written down stays
 
     def saw_die(self, worker: str) -> None:
         """A worker was killed. Engines that hold a lock for each worker see it at once, others by its silence."""

@@ -123,6 +123,19 @@ async def test_a_permit_whose_lease_is_over_counts_for_nothing(engine: Engine, c
     assert await is_admitted(engine, ask(other))
 
 
+async def test_a_permit_of_an_earlier_lease_counts_for_nothing(engine: Engine, clock: StoreClock) -> None:
+    """The same, where the job runs again: its permit names another epoch."""
+    await set_limit(engine, at_once=1)
+    held, other = await claimed(engine, clock), await claimed(engine, clock)
+    await admit(engine, ask(held))
+
+    told = change(clock, held, Event.RELEASE)
+    await commit(engine, replace(told, job=replace(told.job, run_at=held.claimed_at)))
+    assert ids(await engine.claim("w-2", [held.queue], 1)) == [held.id]
+
+    assert await is_admitted(engine, ask(other))
+
+
 async def test_a_stale_lease_gets_no_permit(engine: Engine, clock: StoreClock) -> None:
     await set_limit(engine, at_once=1)
     stale = await claimed(engine, clock)

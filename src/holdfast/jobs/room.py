@@ -50,10 +50,14 @@ class Shed(Struct, frozen=True):
 
 
 class Arrivals(Struct, frozen=True):
-    """Which of the jobs of a submit are new to the store, and which existing jobs answer for the others."""
+    """Which of the jobs of a submit are new to the store, and which existing jobs answer for the others.
+
+    The new jobs in `replacing` take the place of one that waits in the same queue.
+    """
 
     new: Sequence[Job]
     answering: Collection[str]
+    replacing: Collection[str] = ()
 
 
 async def find_room(
@@ -73,12 +77,13 @@ async def find_room(
         for queue, bound in bounds.items()
         if depth_of(depths, queue) - leaving + _number(coming, queue) > bound.most_waiting
     }
-    arrivals = await _arrivals(engine, jobs) if tight else None
-    if arrivals is None:
+    if not tight:
         return []
+    arrivals = await find_arrivals(engine, jobs)
+    entering = [job for job in arrivals.new if job.id not in arrivals.replacing]
     sheds: list[Shed] = []
     for queue, bound in tight.items():
-        number, depth = _number(arrivals.new, queue), depth_of(depths, queue)
+        number, depth = _number(entering, queue), depth_of(depths, queue)
         excess = depth - leaving + number - bound.most_waiting
         if number == 0 or excess <= 0:
             continue
@@ -134,14 +139,14 @@ def _number(jobs: Sequence[Job], queue: str) -> int:
     return sum(job.queue == queue and job.state in WAITING for job in jobs)
 
 
-async def _arrivals(engine: Engine, jobs: Sequence[Job]) -> Arrivals | None:
-    """Which of these jobs an insert would add, as far as can be told now; None if it would refuse them all."""
+async def find_arrivals(engine: Engine, jobs: Sequence[Job]) -> Arrivals:
+    """Which of these jobs an insert would add, as far as can be told now: none if it would refuse one of them."""
     asked = [name for job in jobs if (name := _name(job)) is not None]
     held = dict(zip(asked, await engine.holders(asked), strict=True))
     ids = {*(job.id for job in jobs), *(one.job for one in held.values() if one is not None)}
     there = {job.id: job for job in await engine.get(sorted(ids)) if job is not None}
     new: list[Job] = []
-    answering: set[str] = set()
+    answering, replacing = set[str](), set[str]()
     for job in jobs:
         if job.id in there:
             answering.add(job.id)
@@ -152,7 +157,7 @@ async def _arrivals(engine: Engine, jobs: Sequence[Job]) -> Arrivals | None:
         is_taken = one is not None and _counts(one, holder, job)
         if one is not None and is_taken:
             if (one.digest != job.digest) if unique is None else (unique.then == REFUSE):
-                return None
+                return Arrivals((), ())
             answering.add(one.job)
         is_replaced = is_taken and unique is not None and unique.then == REPLACE
         if is_taken and not is_replaced:
@@ -160,10 +165,10 @@ async def _arrivals(engine: Engine, jobs: Sequence[Job]) -> Arrivals | None:
         there[job.id] = job
         if name is not None:
             held[name] = _held_by(name, job)
-        frees_place = is_replaced and holder is not None and holder.state in WAITING and holder.queue == job.queue
-        if not frees_place:
-            new.append(job)
-    return Arrivals(new, answering)
+        new.append(job)
+        if is_replaced and holder is not None and holder.state in WAITING and holder.queue == job.queue:
+            replacing.add(job.id)
+    return Arrivals(new, answering, replacing)
 
 
 def _name(job: Job) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.background import Join, LogOnce, Spawn, own_thread
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Moved, StoreLost
-from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Record, Where
+from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Record, Time, Where
 from holdfast.core.unreadable import record_content
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import cancel_children, end_change, notify_others
@@ -53,7 +53,9 @@ NO_REMOTE_SECONDS = 15.0
 """How often a leader looks for the first worker over HTTP, where no server runs beside it."""
 
 SOON_SECONDS = 0.2
-"""How soon at least to look again where the reservation of a worker over HTTP ends before the next look."""
+"""How soon to look again for workers that a new leader hasn't heard of, and how soon at least where the reservation of
+a worker over HTTP ends before the next look.
+"""
 
 TROUBLED_SECONDS = 1.0
 """How long schedules rest after trouble with the store."""
@@ -93,6 +95,9 @@ class Keeper:
         self._beside_server = beside_server
         """Whether workers over HTTP may come to this process at any moment."""
         self._leads = False
+        self._leads_since: Time = 0
+        self._knows_living = False
+        """Whether we know which workers lived through the time until we led."""
         self._snapshot: Snapshot | None = None
         self._gone: set[str] = set()
         self._beside: dict[str, asyncio.Task[None]] = {}
@@ -187,7 +192,9 @@ class Keeper:
 
     async def _round(self, snapshot: Snapshot) -> None:
         try:
-            self._leads = await self.lead(snapshot)
+            led, self._leads = self._leads, await self.lead(snapshot)
+            if self._leads and not led:
+                self._leads_since, self._knows_living = snapshot.now, False
             if self._leads:
                 if self._scheduling is not None:
                     self._start_beside("schedules", self._fire_ticks, self._scheduling)
@@ -242,7 +249,7 @@ class Keeper:
         while self._leads and not self._stopping:
             seconds = TROUBLED_SECONDS
             try:
-                seconds = await scheduling.look(self._living())
+                seconds = await self.fire_due(scheduling)
                 self._firing.recovered()
             except (StoreLost, Moved):  # the rounds and our worker hear of it, too
                 return
@@ -251,6 +258,18 @@ class Keeper:
             except Exception:
                 log.exception("schedules: unexpected error; trying again")
             await self._rest(seconds)
+
+    async def fire_due(self, scheduling: Scheduling) -> float:
+        """Fire the ticks that are due; return after how many seconds to look again.
+
+        A new leader first hears of every other worker, or sees it dead: one that died together with the leader before
+        us would seem to have lived through the ticks since then.
+        """
+        living = self._living()
+        if not self._knows_living:
+            others = (one for one in living.values() if one.worker != self._worker)
+            self._knows_living = all(one.beat_at >= self._leads_since for one in others)
+        return await scheduling.look(living) if self._knows_living else SOON_SECONDS
 
     async def _collect(self) -> None:
         """Collect blobs, whatever the rounds do meanwhile."""

@@ -10,10 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.budgets import drawing_on
-from holdfast.core.errors import BadValue, Duplicate, Invalid, LeaseLost, NotAllowed
+from holdfast.core.errors import BadValue, Duplicate, Invalid, LeaseLost, NotAllowed, Refused
 from holdfast.core.keys import derived_id
-from holdfast.core.model import Job, State, Time, Where
+from holdfast.core.model import State, Time, Where
 from holdfast.jobs.failures import failure_of
+from holdfast.jobs.room import find_arrivals
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.children import Outcome, group_wait, known_children, window_wait
@@ -195,29 +196,46 @@ async def insert_children(
             known = await known_children(attempt)
             if all(id in known for id in ids):
                 return list(ids)
-            _count_children(attempt, known, ids)
-            await attempt.admit()
             jobs, lease = Jobs(attempt.engine), attempt.job.lease
             if attempt.job.options.budget:
                 requests = [replace(one, options=drawing_on(attempt.job, one.options)) for one in requests]
-            accepted = await attempt.persist(lambda: jobs.submit(requests, lease, ids=ids, groups=groups, now=now))
+            counted = await _count_children(attempt, requests, ids, now)
+            try:
+                await attempt.admit()
+                accepted = await attempt.persist(lambda: jobs.submit(requests, lease, ids=ids, groups=groups, now=now))
+            except (Invalid, Refused):
+                attempt.journal.child_ids -= counted
+                raise
+            attempt.journal.child_ids -= counted
+            attempt.journal.child_ids |= {one.id for one in accepted} & {*ids}
     except LeaseLost as error:
         attempt.halt(LOST)
         raise Stopped(str(error)) from error
     return [one.id for one in accepted]
 
 
-def _count_children(attempt: Attempt, known: Mapping[str, Job], ids: Sequence[str]) -> None:
-    """Refuse more children than a job of this type may submit, before any of them is inserted."""
+async def _count_children(
+    attempt: Attempt, requests: Sequence[JobRequest], ids: Sequence[str], now: Time
+) -> frozenset[str]:
+    """Refuse more children than a job of this type may submit, before any of them is inserted.
+
+    Return the ids that are counted from now on. A job that has the key or unique name of a request answers for it, and
+    is no child: only where the number matters does this look for such jobs.
+    """
     journal, most = attempt.journal, attempt.spec.most_children
-    fresh = {id for id in ids if id not in known and id not in journal.child_ids}
-    number = len(journal.child_ids) + len(fresh)
+    fresh = frozenset(ids) - journal.child_ids
+    if len(journal.child_ids | fresh) > most:
+        jobs = Jobs(attempt.engine).new(requests, now, ids)
+        arrivals = await attempt.persist(partial(find_arrivals, attempt.engine, jobs))
+        fresh = frozenset(job.id for job in arrivals.new) - journal.child_ids
+    number = len(journal.child_ids | fresh)
     if number > most:
         raise TooManyChildren(
             f"job {attempt.job.id} ({attempt.job.type}) would have {number:,} children, and a job of this type may "
             f"submit {most:,}; submit fewer, let the children submit some of them, or raise @app.job(most_children=…)"
         )
     journal.child_ids |= fresh
+    return fresh
 
 
 async def _is_submitted(attempt: Attempt, id: str) -> bool:
