@@ -20,7 +20,7 @@ from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
 from holdfast.worker.held_job import HeldJob
 from holdfast.worker.job_log import log_try
-from holdfast.worker.log_lines import Lines
+from holdfast.worker.log_lines import SHOWN_PATH_CHARACTERS, Lines
 from holdfast.worker.recorded_errors import error_of, line_of, storable
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.spending import Ledger
@@ -29,9 +29,6 @@ log = logger("holdfast.worker")
 
 LOG_SECONDS = 2.0
 """The shortest time between two writes of new log lines, which go along with a step's record."""
-
-SHOWN_PATH_CHARACTERS = 200
-"""How much of a step's path a heartbeat carries."""
 
 
 class Progress:

@@ -110,11 +110,13 @@ class CostLine(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the log."""
+    """One line of the log. `step` is the path of the step that logged it, `name` that step in words."""
 
     text: str
     level: str = ""
     at: str = ""
+    step: str = ""
+    name: str = ""
 
 
 class ChildrenTab(Struct, frozen=True, kw_only=True):

@@ -22,12 +22,12 @@ from holdfast.jobs.views.pages.job import (
     ChildrenTab,
     CostLine,
     JobPage,
-    LogLine,
     MadeFrom,
     StoryEntry,
     StoryPage,
 )
 from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, title_of
+from holdfast.jobs.views.pages.log import log_lines_shown
 from holdfast.jobs.views.pages.parts import Fact, error_shown, moment
 from holdfast.jobs.views.pages.review_page import question_card, review_card
 from holdfast.jobs.views.pages.story import cut_steps, losses_in, stage_ends, story_entries, why_line
@@ -76,6 +76,8 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
     story = _story(one, history, _names(job, history, heads, places), now)
     facts = [Fact(name, words) for name, words in facts_of(job, now).items() if name not in LARGE_FACTS]
     line = job_line(job, status)
+    items = item_tabs(one)
+    cells = {cell.path: cell.name for tab in items for cell in tab.cells}
     return JobPage(
         now=moment(now),
         title=title_of(line),
@@ -84,7 +86,7 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         why=why_of(one, history),
         facts=_facts(one, history, heads),
         stages=stage_bars(one),
-        items=item_tabs(one),
+        items=items,
         children=await _children(jobs, job),
         questions=tuple(question_card(job, question, now) for question in questions),
         review=await review_card(jobs, job, now) if job.state is State.REVIEW else None,
@@ -99,7 +101,7 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         arguments=await value_shown(engine, job.args),
         result=None if job.result is None else await value_shown(engine, job.result),
         error=error_shown(job.error),
-        log=log_lines_shown(await jobs.log(id) if job.epoch else [])[-LOG_SHOWN:],
+        log=log_lines_shown((await jobs.log(id))[-LOG_SHOWN:] if job.epoch else (), cells),
         undo=_undo(job, to_undo),
         made_from=_made_from(history),
         acts=job_acts(job, to_undo),
@@ -321,19 +323,6 @@ async def _children(jobs: Jobs, job: Job) -> ChildrenTab | None:
         f"{CHILDREN_SHOWN:,}+ children" if more else f"{done:,} of {plural(len(shown), 'child', 'children')} completed"
     )
     return ChildrenTab(words=words, total=len(shown), is_least=more, jobs=await job_lines(jobs, shown))
-
-
-def log_lines_shown(lines: Sequence[str]) -> tuple[LogLine, ...]:
-    """Return log lines with their level and time taken apart, where they have them."""
-    return tuple(map(_log_line, lines))
-
-
-def _log_line(text: str) -> LogLine:
-    at, _, rest = text.partition(" ")
-    level, _, said = rest.partition(" ")
-    if level.isupper() and at[:1].isdigit():
-        return LogLine(text=clean(said), level=level.lower(), at=clean(at))
-    return LogLine(text=clean(text))
 
 
 def _undo(job: Job, to_undo: int) -> str:
