@@ -234,8 +234,9 @@ class Progress:
             if self._retrying:
                 retrying = next(reversed(self._retrying.values()))
                 retrying = replace(retrying, others=len(self._retrying) - 1)
+            spent = {} if self.ledger is None else self.ledger.in_flight()
             items = tuple(
-                RunningItem(path[:SHOWN_PATH_CHARACTERS], at, tries)
+                RunningItem(path[:SHOWN_PATH_CHARACTERS], at, tries, spent.get(path, {}))
                 for path, at in islice(self._begun.items(), ITEMS_LISTED)
                 for tries in [1 if path not in self._retrying else self._retrying[path].try_number]
             )

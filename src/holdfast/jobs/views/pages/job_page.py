@@ -6,7 +6,7 @@ from holdfast.core.durations import in_words as duration_words
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Event, Job, Running, State, Step, StepState, Time, Where
 from holdfast.core.places import PLACES_PATH, places_in
-from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plain, total_of
+from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, in_words, plain, stage_of, total_of
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
 from holdfast.jobs.limit_status import LimitWait
@@ -292,22 +292,30 @@ async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> Sto
 
 def _cost(records: Sequence[Step], status: Status) -> tuple[CostLine, ...]:
     """Return what each stage cost, the dearest first."""
-    stages: dict[str, dict[str, int]] = {}
+    kept: dict[str, dict[str, int]] = {}
     for record in records:
-        name = record.path.removeprefix(SPENT_PATH).partition("/")[0].partition("#")[0]
-        stages[name] = added(stages.get(name, {}), amounts_in(record))
-    whole = total_of(status.spending)
-    usd, tokens = whole.get("usd", 0), whole.get("tokens", 0)
-    lines = [
-        CostLine(
-            stage=clean(name),
-            spent=plain(amounts),
-            words=in_words(amounts),
-            share=min(1.0, round(amounts.get("usd", 0) / usd if usd else amounts.get("tokens", 0) / (tokens or 1), 4)),
-        )
-        for name, amounts in stages.items()
-    ]
+        name = stage_of(record.path.removeprefix(SPENT_PATH))
+        kept[name] = added(kept.get(name, {}), amounts_in(record))
+    wasted, whole = status.spending.wasted_by, total_of(status.spending)
+    lines = [_cost_line(name, kept.get(name, {}), wasted.get(name, {}), whole) for name in {**kept, **wasted}]
     return tuple(sorted(lines, key=lambda line: -line.share))
+
+
+def _cost_line(stage: str, kept: Amounts, wasted: Amounts, whole: Amounts) -> CostLine:
+    amounts = added(kept, wasted)
+    currency = "usd" if whole.get("usd") else "tokens"
+
+    def share(part: Amounts) -> float:
+        return min(1.0, round(part.get(currency, 0) / (whole.get(currency) or 1), 4))
+
+    return CostLine(
+        stage=clean(stage),
+        spent=plain(amounts),
+        wasted=plain(wasted),
+        words=in_words(amounts) + (f", {in_words(wasted)} wasted" if wasted else ""),
+        share=share(amounts),
+        wasted_share=share(wasted),
+    )
 
 
 async def _children(jobs: Jobs, job: Job) -> ChildrenTab | None:
