@@ -99,8 +99,12 @@ def sentence_of(status: Status) -> str:
 
 
 def as_sentence(words: str) -> str:
-    """Return words with a capital letter and a full stop."""
-    return "" if not words else f"{words[0].upper()}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
+    """Return words with a capital letter and a full stop. A name from code, as in send_invoice#1187, stays as it is."""
+    if not words:
+        return ""
+    first = words.partition(" ")[0]
+    begin = words[0] if "#" in first or "_" in first else words[0].upper()
+    return f"{begin}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
 
 
 def title_of(line: JobLine) -> str:
