@@ -26,9 +26,9 @@ async def script(title: str) -> int:
 @step
 async def image(number: int) -> str:
     """Draw one scene."""
+    spend(usd=0.08)
     await asyncio.sleep(SECONDS)
     log.info("scene %s is drawn", number)
-    spend(usd=0.08)
     return f"images/{number:02}.png"
 
 

@@ -15,6 +15,9 @@ FOLDER = Path("build/screenshots")
 WIDTHS = {"wide": (1440, 900), "phone": (390, 844)}
 SETTLED_SECONDS = 0.8
 
+CUT_SECONDS = 0.6
+"""A moment in which the worker's items are under way, and its heartbeat has said so."""
+
 
 def main() -> None:
     """Fill a store, and take the pictures."""
@@ -54,15 +57,23 @@ def fill(site: Site) -> dict[str, str]:
         time.sleep(0.1)
     site.worker("--at-once", "6", "--queues", "video,books,film,mail,quotes", seconds=6)
     site.until(doubt, "review")  # the other worker is up
+    time.sleep(CUT_SECONDS)
     first.kill()
     site.until(site.submit("quote", "Ada"), "pending")
     asking, failed = site.submit("write_book", "Atlas of Tides"), site.submit("publish", "Storm Warning", 18)
     for number, title in enumerate(("Harbour at Dawn", "Low Water", "Night Ferry")):
         site.submit("make_video", title, 10 + number)
+    for title in ("Spring Tide", "Neap Tide"):
+        site.submit("publish", title, 6)
+    site.api.post(
+        f"/jobs/{site.submit('publish', 'Undertow', 6, queue='plain')}/cancel", json={"reason": "wrong brief"}
+    )
     for number in range(20):
         site.submit("echo", f"Chapter {number + 1}")
     site.until(asking, "pending")
     site.until(failed, "review")
+    while not sum(site.api.get("/overview").json()["finished"]["cancelled"]):  # the server counts now and then
+        time.sleep(0.5)
     return {
         "job": f"/jobs/{film}", "overview": "/", "jobs": "/jobs", "question": f"/review/{asking}",
         "doubt": f"/review/{doubt}", "failure": f"/review/{failed}",

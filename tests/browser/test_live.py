@@ -48,6 +48,25 @@ def test_a_pipeline_is_watched_to_its_end_though_its_worker_is_killed(site, page
     site.stop_workers()
 
 
+def test_a_log_line_names_its_item_and_is_lit_with_it(site, page):
+    site.working()
+    id = site.submit("make_video", "Harbour", 3)
+    site.until(id, "completed")
+    page.goto(f"/jobs/{id}")
+    line = page.locator(".log li", has_text="scene 2 is drawn")
+    expect(line.locator("em")).to_have_text("image 2")
+
+    page.get_by_role("button", name=re.compile("^image 2:")).hover()
+    expect(page.locator(".log .lit")).to_have_count(1)
+    expect(line).to_have_class("lit")
+    page.locator(".log li", has_text="scene 3 is drawn").hover()
+
+    expect(page.locator(".cell.lit")).to_have_count(1)
+    expect(page.locator(".cell.lit")).to_have_attribute("aria-label", re.compile("^image 3:"))
+    expect(page.locator(".plot .bar.lit")).to_have_count(1)
+    site.stop_workers()
+
+
 def test_counts_and_lists_change_in_place(site, page):
     page.goto("/")
     expect(page.locator("h1.sentence")).to_be_visible()
@@ -163,6 +182,7 @@ def test_a_lost_worker_stays_in_sight(browser, tmp_path):
 
 
 def test_a_hidden_tab_watches_nothing(site, page):
+    site.stop_workers()  # one that an earlier test has left would run the job
     page.goto("/")
     expect(page.locator(".live")).to_contain_text("Live")
 

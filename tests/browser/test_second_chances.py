@@ -47,6 +47,29 @@ def test_a_result_is_rejected_with_words_and_both_runs_are_compared(site, page):
     expect(page.get_by_label("Rejected before")).to_contain_text("images/02.png")
 
 
+def test_a_step_runs_again_with_other_arguments_after_the_api_has_refused_wrong_ones(site, page):
+    id = a_finished_film(site)
+    open_image(page, id)
+    panel = page.get_by_role("dialog")
+    arguments = panel.get_by_label("Other arguments")
+
+    for wrong, words in (("[9", "aren't JSON"), ('{"number": 9}', "args"), ('["nine"]', "number")):
+        arguments.fill(wrong)
+        panel.get_by_role("button", name="Run it again").click()
+        expect(panel.get_by_role("alert")).to_contain_text(words)
+    assert page.url.endswith(f"/jobs/{id}"), "nothing was made"
+    arguments.fill("[9]")
+    expect(panel.locator(".copy")).to_contain_text("--args '[9]'")
+    panel.get_by_role("button", name="Run it again").click()
+    made = other_run(page, id)
+    done = site.until(made, "completed")
+
+    [images] = [tab for tab in done["items"] if tab["stage"] == "image"]
+    paths = [cell["path"] for cell in images["cells"]]
+    results = [site.api.get(f"/jobs/{made}/step", params={"path": path}).json()["result"]["json"] for path in paths]
+    assert sorted(results) == ["images/01.png", "images/03.png", "images/09.png"]
+
+
 def test_a_fork_begins_before_a_step(site, page):
     id = a_finished_film(site)
     open_image(page, id)

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from holdfast.cli.verbs import status
 from holdfast.conformance.given import step
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Error, Event, Presence, Retrying, State, Where
+from holdfast.core.model import Error, Event, Presence, Retrying, State, StepState, Where
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs.service import JobRequest, Jobs
+from holdfast.jobs.service import LOG_PATH, JobRequest, Jobs
 from holdfast.jobs.views.text import error_line
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, NASTY, STAGES, in_store, presence
@@ -244,6 +244,23 @@ def test_show_tells_what_a_job_waits_for_and_why_it_was_stopped(cli: Cli, ids: d
     assert "waiting for signal approved, 1 h left" in cli.ok("show", ids[State.PENDING])
     assert "reason: wrong brief" in cli.ok("show", ids[State.CANCELLED])
     assert "cancelled by ada" in cli.ok("show", ids[State.CANCELLED])
+
+
+def test_show_names_the_steps_that_log_lines_are_from(cli: Cli):
+    kept = ["2026-01-02T03:04:05Z [draw#3] INFO video: drawn", "2026-01-02T03:04:06Z WARNING video: between steps"]
+
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([JobRequest(type="make_book", queue="books")])
+        (job,) = await jobs.engine.claim("w", ["books"], 1)
+        await jobs.engine.record([step(job, "draw#3"), step(job, LOG_PATH, StepState.STARTED, result=json.dumps(kept))])
+        return job.id
+
+    id = in_store(cli.path, work)
+
+    shown = cli.ok("show", id)
+    assert "2026-01-02T03:04:05Z [draw 3] INFO video: drawn\n" in shown
+    assert "2026-01-02T03:04:06Z WARNING video: between steps\n" in shown
+    assert cli.json("show", id)["log"] == kept
 
 
 def test_show_lists_the_children(cli: Cli):

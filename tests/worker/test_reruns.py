@@ -123,6 +123,7 @@ async def test_a_job_in_review_is_replayed_without_what_was_rejected_and_its_his
     assert heard[-1] == ("too dark", "sea-1.png")
     assert keys[-1] not in keys[:-1]
     assert (status.spent, status.wasted) == ({"usd": 3}, {"usd": 1})
+    assert status.spending.wasted_by == {"sketch": {"usd": 1_000_000}}
     (told,) = [entry for entry in await run.history() if entry.event == "replay"]
     assert told.note["feedback"] == "too dark"
     assert told.note["reason"] == "the client said so"

@@ -112,7 +112,9 @@ async def test_a_try_that_fails_is_wasted(app):
         await run.result(10)
 
     assert await spent(run) == ({"usd": 4}, {"usd": 2}, {})
-    assert "$4.00 spent, $2.00 of it wasted" in str(await run.status())
+    status = await run.status()
+    assert "$4.00 spent, $2.00 of it wasted" in str(status)
+    assert status.spending.wasted_by == {"flaky": {"usd": 2_000_000}}
 
 
 async def test_a_retried_job_saves_what_is_recorded_and_wastes_what_failed(app):
@@ -187,6 +189,7 @@ async def test_a_lost_worker_wastes_what_ran_and_the_next_one_saves_what_was_rec
     status = await run.status()
     assert status.spent == {"usd": 10.04, "tokens": 100}
     assert status.wasted == {"usd": 5}
+    assert status.spending.wasted_by == {"cut": {"usd": 5_000_000}}
     assert status.saved == {"usd": 0.04, "tokens": 100}
     assert "at least $10.04" in str(status)
 

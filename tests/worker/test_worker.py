@@ -201,6 +201,40 @@ async def test_log_lines_of_earlier_leases_are_kept(app):
     assert [line[-7:] for line in await app.jobs.log(run.id)] == ["lease 1", "lease 2"]
 
 
+async def test_a_log_line_names_the_step_that_it_is_from(app):
+    logger = logging.getLogger("users.own")
+
+    @step(name="draw", key=lambda number: number)
+    def draw(number: int) -> None:
+        logger.warning("a line of draw")
+
+    @step(name="cut", key=lambda number: number)
+    async def cut(number: int) -> None:
+        logger.warning("a line of cut")
+        await asyncio.gather(*map(draw.aio, (1, 2)))
+
+    @step(name="deep", key=lambda depth: "x" * 70)
+    async def deep(depth: int) -> None:
+        if depth:
+            await deep(depth - 1)
+        else:
+            logger.warning("too deep to be named")
+
+    async def film() -> None:
+        logger.warning("a line between steps")
+        await cut(7)
+        await deep(3)
+
+    run = await app.job(film).submit()
+    async with app.worker():
+        await run.result(5)
+
+    lines = [line.split(" ", 1)[1] for line in await app.jobs.log(run.id)]
+    assert lines[:2] == ["WARNING users.own: a line between steps", "[cut#7] WARNING users.own: a line of cut"]
+    assert sorted(lines[2:4]) == [f"[cut#7/draw#{n}] WARNING users.own: a line of draw" for n in (1, 2)]
+    assert lines[4:] == ["WARNING users.own: too deep to be named"]
+
+
 async def test_two_workers_in_one_process_share_the_work_and_log_each_line_once(app):
     both = asyncio.Barrier(2)
 

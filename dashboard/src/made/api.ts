@@ -100,8 +100,10 @@ export interface CloseLimitRequest {
 export interface CostLine {
   stage: string;
   spent: Record<string, number>;
+  wasted: Record<string, number>;
   words: string;
   share: number;
+  wasted_share: number;
 }
 export interface Done {
   words: string;
@@ -306,6 +308,8 @@ export interface LogLine {
   text: string;
   level?: string;
   at?: string;
+  step?: string;
+  name?: string;
 }
 export interface LogPage {
   lines: LogLine[];
@@ -326,6 +330,8 @@ export interface MinuteCounts {
   since_words: string;
   first: string | null;
   ended: number[];
+  cancelled: number[];
+  discarded: number[];
   lost: number[];
   words: string;
 }

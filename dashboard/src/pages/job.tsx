@@ -24,6 +24,9 @@ import { type Fact, type JobPage, partOf, type State, stateOf } from "../views";
 const MONEY = ["Spent", "Wasted", "Saved by records"];
 const TONES: Record<string, State> = { Wasted: "review", "Saved by records": "completed" };
 
+/** The words that say that a figure is rough. They are smaller than the figure. */
+const roughly = (words: string): string => /^(?:about|at least) /.exec(words)?.[0] ?? "";
+
 function Facts({ of }: { of: Fact[] }) {
   return (
     <dl class="card facts" style={{ "--n": of.length }}>
@@ -31,16 +34,8 @@ function Facts({ of }: { of: Fact[] }) {
         <div key={one.name}>
           <dt>{one.name}</dt>
           <dd class={TONES[one.name] ? `big tone is-${TONES[one.name]}` : "big"}>
-            {MONEY.includes(one.name) ? (
-              <Fresh of={one.words} />
-            ) : one.words.startsWith("about ") ? (
-              <>
-                <small>about </small>
-                {one.words.slice(6)}
-              </>
-            ) : (
-              one.words
-            )}
+            {roughly(one.words) && <small>{roughly(one.words)}</small>}
+            {MONEY.includes(one.name) ? <Fresh of={one.words.slice(roughly(one.words).length)} /> : one.words.slice(roughly(one.words).length)}
           </dd>
           <dd>{one.more}</dd>
         </div>
@@ -74,8 +69,9 @@ function Log({ view }: { view: JobPage }) {
     >
       <ol class="log">
         {lines.map((one, i) => (
-          <li key={newest.length - i}>
+          <li key={newest.length - i} data-path={one.step?.split("/")[0]}>
             <time>{one.at && clock(one.at)}</time>
+            <em>{one.name}</em>
             <span class={one.level === "error" || one.level === "critical" ? "tone is-review" : one.level === "warning" ? "tone is-retryable" : undefined}>{one.text}</span>
           </li>
         ))}
@@ -127,7 +123,7 @@ function Right({ view }: { view: JobPage }) {
         <Card title="Cost by stage">
           <ul class="costs">
             {view.cost.map((one) => (
-              <Cost key={one.stage} name={one.stage} share={one.share} words={one.words} />
+              <Cost key={one.stage} of={one} />
             ))}
           </ul>
         </Card>

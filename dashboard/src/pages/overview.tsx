@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { clock, span } from "../clock";
 import { Page, useView } from "../page";
 import { Card, Empty, Key } from "../pieces/card";
-import { Finished, Money, QueueBar, Slots } from "../pieces/charts";
+import { EndsLegend, Finished, Money, QueueBar, Slots } from "../pieces/charts";
 import { Glyph } from "../pieces/glyph";
 import { LifecycleMap } from "../pieces/lifecycle";
 import { SmallStrip } from "../pieces/strip";
@@ -125,7 +125,7 @@ export function Overview() {
           <div class="halves">
             <div class="stack">
               {view.finished.first && (
-                <Card title="Ended per minute" note={local(view.finished.since_words)}>
+                <Card title="Ended per minute" note={local(view.finished.since_words)} right={<EndsLegend />}>
                   <Finished of={view.finished} />
                 </Card>
               )}

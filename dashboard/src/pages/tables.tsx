@@ -161,7 +161,7 @@ function WorkerCard({ of }: { of: WorkerLine }) {
                 <span class="two-lines">
                   <b>{one.name || one.short}</b>
                   <span>
-                    {one.words} <span class="mono">{one.short}</span>
+                    <span class="mono">{one.short}</span> {one.words}
                   </span>
                 </span>
               </a>
@@ -185,7 +185,7 @@ function Ran({ jobs }: { jobs: JobLine[] }) {
               <span class="two-lines">
                 <b>{one.name}</b>
                 <span>
-                  {local(one.doing)} <span class="mono">{one.short}</span>
+                  <span class="mono">{one.short}</span> {local(one.doing)}
                 </span>
               </span>
             </a>

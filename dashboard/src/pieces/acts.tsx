@@ -127,7 +127,8 @@ export function JobActs({ view }: { view: JobPage }) {
   );
 }
 
-const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+/** A text as one word of a command line. */
+export const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 export function Copy({ text }: { text: string }) {
   const copy = () => {

@@ -1,7 +1,7 @@
 // The overview's small pictures: finished per minute, money, queues, slots. Own SVG and CSS, no library.
 import { clock } from "../clock";
 import { pathOf } from "../router";
-import { countsOf, type MinuteCounts, type MoneySeen, type QueueBar as Queue, type State, type WorkerDot } from "../views";
+import { type CostLine, countsOf, type MinuteCounts, type MoneySeen, type QueueBar as Queue, type State, type WorkerDot } from "../views";
 import { local, number, readable } from "./words";
 
 const COLUMNS = 60;
@@ -17,9 +17,23 @@ function roundUp(n: number): number {
   for (let size = 1; ; size *= 100) for (const top of TOPS) if (top * size >= n) return top * size;
 }
 
+/** How jobs end, from the bottom of a column to its top. */
+const ENDS = ["completed", "cancelled", "discarded"] as const;
+
+export function EndsLegend() {
+  return (
+    <span class="legend" aria-hidden="true">
+      {ENDS.map((state) => (
+        <span key={state} class={`is-${state}`}>
+          {state}
+        </span>
+      ))}
+    </span>
+  );
+}
+
 export function Finished({ of }: { of: MinuteCounts }) {
-  const ended = of.ended.slice(-COLUMNS);
-  const lost = of.lost.slice(-COLUMNS);
+  const [ended, cancelled, discarded, lost] = [of.ended, of.cancelled, of.discarded, of.lost].map((one) => one.slice(-COLUMNS)) as [number[], number[], number[], number[]];
   const start = Date.parse(of.first!) + (of.ended.length - ended.length) * 60_000;
   const most = roundUp(Math.max(3, ...ended));
   const step = (W - LEFT) / COLUMNS;
@@ -38,8 +52,10 @@ export function Finished({ of }: { of: MinuteCounts }) {
       ))}
       {ended.map((n, i) => (
         <g key={start + i}>
-          <title>{`${at(i)}: ${n} ended`}</title>
-          {n > 0 && <rect class="is-completed" x={LEFT + (first + i) * step} width={step - 2} y={y(n)} height={H - BOTTOM - y(n)} rx={1.5} />}
+          <title>{`${at(i)}: ${said(n, cancelled[i]!, discarded[i]!)}`}</title>
+          {stack(n - cancelled[i]! - discarded[i]!, cancelled[i]!, discarded[i]!).map(
+            ([state, from, to]) => to > from && <rect key={state} class={`is-${state}`} x={LEFT + (first + i) * step} width={step - 2} y={y(to)} height={y(from) - y(to)} rx={1.5} />,
+          )}
           {i % 15 === 0 && i < ended.length - 5 && (
             <text x={LEFT + (first + i) * step} y={H - 4}>
               {at(i)}
@@ -66,6 +82,15 @@ export function Finished({ of }: { of: MinuteCounts }) {
     </svg>
   );
 }
+
+/** The parts of a column: each state from where to where. */
+function stack(...numbers: number[]): [string, number, number][] {
+  let top = 0;
+  return ENDS.map((state, i) => [state, top, (top += numbers[i]!)]);
+}
+
+const said = (ended: number, cancelled: number, discarded: number): string =>
+  [`${ended} ended`, cancelled && `${cancelled} of them cancelled`, discarded && `${discarded} discarded`].filter(Boolean).join(", ");
 
 const dollars = (amounts: Record<string, number>): number => amounts.usd ?? 0;
 const shown = (amounts: Record<string, number>): string => dollars(amounts).toLocaleString("en", { style: "currency", currency: "USD" });
@@ -97,14 +122,15 @@ export function Money({ of }: { of: MoneySeen }) {
   );
 }
 
-export function Cost({ name, share, words }: { name: string; share: number; words: string }) {
+export function Cost({ of }: { of: CostLine }) {
   return (
     <li>
-      <span class="cut">{readable(name)}</span>
+      <span class="cut">{readable(of.stage)}</span>
       <span class="meter" aria-hidden="true">
-        <i class="is-completed" style={{ width: `${100 * share}%` }} />
+        <i class="is-completed" style={{ width: `${100 * (of.share - of.wasted_share)}%` }} />
+        <i class="is-review" style={{ width: `${100 * of.wasted_share}%` }} />
       </span>
-      <span class="num">{words}</span>
+      <span class="num">{of.words}</span>
     </li>
   );
 }

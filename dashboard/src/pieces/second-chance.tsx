@@ -4,7 +4,7 @@ import { get, post, Refused } from "../api";
 import { span } from "../clock";
 import { go, pathOf } from "../router";
 import type { Acted, MadeFrom, StepPage } from "../views";
-import { Copy, mayDo, say, Twice } from "./acts";
+import { Copy, mayDo, quoted, say, Twice } from "./acts";
 import { Button, Loading } from "./card";
 import { Icon } from "./glyph";
 import { Preview } from "./preview";
@@ -15,6 +15,7 @@ const SHOWN = 40;
 /** What a person can do with a recorded step that isn't good enough. */
 export function SecondChance({ of, done }: { of: StepPage; done: () => void }) {
   const [feedback, setFeedback] = useState("");
+  const [args, setArgs] = useState("");
   const [trouble, setTrouble] = useState("");
   const [busy, setBusy] = useState(false);
   const act = (name: string) => of.acts.find((one) => one.name === name && mayDo(one));
@@ -35,8 +36,17 @@ export function SecondChance({ of, done }: { of: StepPage; done: () => void }) {
       setBusy(false);
     }
   };
-  const rerun = () => again && void send(again.path, { steps: [path], feedback, allow: of.is_effect ? [path] : [] });
-  const quoted = feedback ? ` --feedback '${feedback.replaceAll("'", "'\\''")}'` : "";
+  const rerun = () => {
+    const given = args.trim() ? parsed(args) : { args: undefined };
+    if (!given) setTrouble("The arguments aren't JSON. Put text in quotes.");
+    else if (again) void send(again.path, { steps: [path], feedback, allow: of.is_effect ? [path] : [], ...given });
+  };
+  const words = [
+    again?.command,
+    feedback && `--feedback ${quoted(feedback)}`,
+    args.trim() && `--args ${quoted(args.trim())}`,
+    of.is_effect && `--allow ${quoted(path)}`,
+  ];
   return (
     <section class="chance" aria-label="A second chance">
       {again && (
@@ -45,6 +55,14 @@ export function SecondChance({ of, done }: { of: StepPage; done: () => void }) {
             What is wrong with it? <small>(the step can read this)</small>
           </span>
           <textarea value={feedback} maxLength={FEEDBACK} onInput={(event) => setFeedback(event.currentTarget.value)} />
+        </label>
+      )}
+      {again && (
+        <label>
+          <span>
+            Other arguments <small>(all of the step's, as a JSON list; may be left out)</small>
+          </span>
+          <input class="mono" value={args} spellcheck={false} onInput={(event) => setArgs(event.currentTarget.value)} />
         </label>
       )}
       {trouble && (
@@ -69,9 +87,17 @@ export function SecondChance({ of, done }: { of: StepPage; done: () => void }) {
           </Button>
         )}
       </div>
-      {again && <Copy text={again.command + quoted + (of.is_effect ? ` --allow '${path}'` : "")} />}
+      {again && <Copy text={words.filter(Boolean).join(" ")} />}
     </section>
   );
+}
+
+function parsed(text: string): { args: unknown } | null {
+  try {
+    return { args: JSON.parse(text) };
+  } catch {
+    return null;
+  }
 }
 
 interface Compared {

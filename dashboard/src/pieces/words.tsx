@@ -7,7 +7,7 @@ import type { State } from "../views";
 
 /** What stands out in a sentence: counts of what runs, what needs a person or was lost, and, in grey, what is estimated. */
 const N = String.raw`\d{1,3}(?:,\d{3})*`;
-const MARKS = new RegExp(`((?<!stage )\\b${N} of ${N}|\\b${N} jobs? runs?\\b)|(\\b${N} needs? you|[Nn]eeds a person|\\b${N} workers? (?:was|were) lost|\\S+ was lost)|([Aa]bout [^,.;]+)`, "g");
+const MARKS = new RegExp(`((?<!stage )\\b${N} of ${N}|\\b${N} jobs? runs?\\b)|(\\b${N} needs? you|[Nn]eeds a person|\\b${N} workers? (?:was|were) lost|\\S+ was lost)|([Aa]bout [^,.;]+\.?)`, "g");
 
 /** Colour a sentence. Its words stay as the server wrote them. */
 export function Sentence({ text: said, state = "active" }: { text: string; state?: State }) {

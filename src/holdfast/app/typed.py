@@ -10,6 +10,7 @@ from holdfast.app.job import DecoratedJob
 from holdfast.core.codec import Signature
 from holdfast.core.errors import BadValue, Invalid, NotFound
 from holdfast.jobs.typed import JobType
+from holdfast.worker.registry import check_fits
 
 
 class AppJobs:
@@ -41,6 +42,10 @@ class AppJobs:
         """Return the signature of a job type; None if the app doesn't have it."""
         spec = self._app.registry.get(type)
         return None if spec is None else spec.signature
+
+    def check_step_args(self, step: str, args: str) -> None:
+        """Refuse arguments that don't fit a step with this name. A step that the app doesn't have takes any."""
+        check_fits(step, lambda spec: spec.signature.decode(args))
 
     async def submit(self, type: str, args: list[Any], kwargs: Mapping[str, Any], **options: Any) -> str:
         """Submit a job, and return its id. Arguments and options are checked as in Python."""

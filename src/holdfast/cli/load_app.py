@@ -13,12 +13,12 @@ from holdfast.app.app import App
 from holdfast.app.job import DecoratedJob
 from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import Signature, canonical
-from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.errors import Invalid
 from holdfast.core.model import Job
 from holdfast.core.suggestions import suggest
 from holdfast.engines import engine_for
 from holdfast.tracebacks import Place, own_place, shown_path
-from holdfast.worker.registry import STEPS, JobSpec, StepSpec
+from holdfast.worker.registry import STEPS, JobSpec, StepSpec, check_fits
 
 
 def load_app(target: str) -> App:
@@ -72,19 +72,12 @@ def check_step_result(target: str, name: str, result: object) -> None:
 
 
 def _check_fits(target: str, name: str, decode: Callable[[StepSpec], object]) -> None:
-    known = list(STEPS.get(name, {}).values())
-    if not known:
+    if not STEPS.get(name):
         raise Invalid(
             f"{target} has no step {name!r}{suggest(name, sorted(STEPS)) or ';'} "
             "to give the value without a check, leave out --app"
         )
-    for spec in known:
-        try:
-            decode(spec)
-            return
-        except BadValue:
-            if spec is known[-1]:
-                raise
+    check_fits(name, decode)
 
 
 def _from_path(path: str) -> ModuleType:

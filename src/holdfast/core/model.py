@@ -419,15 +419,16 @@ class Spending(Struct, frozen=True, omit_defaults=True):
     """What a job has spent so far, in millionths of each currency, by what became of it.
 
     `kept` went into recorded results, `in_flight` into steps that run now, `loose` into the job's own code between
-    steps, `wasted` into tries that failed or were cut off. `saved` was not paid again, because a record answered.
-    `is_least` means that a lost worker may have spent more. `waited` is the lease that ended with a wait or a release.
-    `unbooked` is the part of it that the job's budget doesn't know yet.
+    steps, `wasted` into tries that failed or were cut off. `wasted_by` is that by stage, as far as it is known. `saved`
+    was not paid again, because a record answered. `is_least` means that a lost worker may have spent more. `waited` is
+    the lease that ended with a wait or a release. `unbooked` is the part of it that the job's budget doesn't know yet.
     """
 
     kept: Mapping[str, int] = {}
     in_flight: Mapping[str, int] = {}
     loose: Mapping[str, int] = {}
     wasted: Mapping[str, int] = {}
+    wasted_by: Mapping[str, Mapping[str, int]] = {}
     saved: Mapping[str, int] = {}
     is_least: bool = False
     waited: int = 0
@@ -439,11 +440,12 @@ ITEMS_LISTED = 64
 
 
 class RunningItem(Struct, frozen=True, omit_defaults=True):
-    """A step that runs right now: since when, and which try it is."""
+    """A step that runs right now: since when, which try it is, and what that has spent."""
 
     path: str
     since: Time
     try_number: int = 1
+    spent: Mapping[str, int] = {}
 
 
 class Running(Struct, frozen=True, omit_defaults=True):

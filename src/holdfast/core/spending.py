@@ -11,7 +11,8 @@ from msgspec import DecodeError, json
 from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid
-from holdfast.core.model import Spending, Step
+from holdfast.core.limits import STEP_NAMES
+from holdfast.core.model import RunningItem, Spending, Step
 from holdfast.core.suggestions import suggest
 
 MILLION = 1_000_000
@@ -80,20 +81,37 @@ def lessened(whole: Amounts, part: Amounts) -> dict[str, int]:
 # Where it went.
 
 
+def stage_of(path: str) -> str:
+    """The stage that a step belongs to: the name of the outermost step around it, or its own."""
+    return path.partition("/")[0].partition("#")[0]
+
+
+def charged(stages: Mapping[str, Amounts], spent: Iterable[tuple[str, Amounts]]) -> Mapping[str, Amounts]:
+    """Amounts by stage, with those of steps added, by path. Beyond STEP_NAMES stages, no more are told apart."""
+    found = dict(stages)
+    for path, amounts in spent:
+        stage = stage_of(path)
+        if amounts and (stage in found or len(found) < STEP_NAMES):
+            found[stage] = added(found.get(stage, {}), amounts)
+    return found
+
+
 def total_of(spending: Spending) -> dict[str, int]:
     """Everything that was paid."""
     return added(spending.kept, spending.in_flight, spending.loose, spending.wasted)
 
 
-def closed(spending: Spending, *, lost: bool) -> Spending:
-    """The spending of a lease that has ended: steps that still ran will run again, so their money is wasted.
+def closed(spending: Spending, items: Iterable[RunningItem] = (), *, lost: bool) -> Spending:
+    """The spending of a lease that has ended: steps that still ran (`items`) will run again, so their money is wasted.
 
     If the worker was lost, that holds for code between steps too, and more may have been spent since its heartbeat. The
     next lease tells the job's budget what is still unbooked.
     """
     wasted = added(spending.wasted, spending.in_flight, spending.loose if lost else {})
     loose = {} if lost else spending.loose
-    return replace(spending, wasted=wasted, in_flight={}, loose=loose, is_least=spending.is_least or lost)
+    wasted_by = charged(spending.wasted_by, ((one.path, one.spent) for one in items))
+    is_least = spending.is_least or lost
+    return replace(spending, wasted=wasted, wasted_by=wasted_by, in_flight={}, loose=loose, is_least=is_least)
 
 
 def failed(spending: Spending) -> Spending:

@@ -4,7 +4,7 @@ Must not judge which worker is lost (`upkeep` and `worker` do). How many losses 
 from its history and the epochs of its records; nothing is stored for it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.changes import Cargo, abandon, lapse
 from holdfast.core.lifecycle import WORKERS_LOST, lost_event
-from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
+from holdfast.core.model import Change, Entry, Error, Event, Job, Running, RunningItem, Step, StepState, Time
 from holdfast.core.outcome import doubt_text, failed_with, failures_of, in_doubt
 from holdfast.core.spending import reconciled
 from holdfast.engines.contract import Engine
@@ -102,8 +102,10 @@ def decide_loss(
     note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": survived}
     if running is not None and running.stage:
         note["stage"] = running.stage
-    if running is not None and (cut := _cut_by_loss(running, past, now)):
-        note[CUT] = cut
+    if running is not None:
+        running = replace(running, items=_not_recorded(running.items, past))
+        if running.items:
+            note[CUT] = {one.path: max(0, now - one.since) for one in running.items}
     if silent_ms is not None:
         note[SILENT_FOR] = silent_ms
     if not recovery:
@@ -131,10 +133,10 @@ def decide_loss(
     return lapse(job, now, by=by, progressed=progressed, recovery=recovery, **cargo)
 
 
-def _cut_by_loss(running: Running, past: Past, now: Time) -> dict[str, int]:
-    """Return the steps that the lost worker ran last and did not record, and for how many milliseconds each had run."""
+def _not_recorded(items: Iterable[RunningItem], past: Past) -> tuple[RunningItem, ...]:
+    """Return the steps that the lost worker ran last and did not record: the loss has cut them off."""
     recorded = {step.path for step in past.steps if step.state is not StepState.STARTED}
-    return {one.path: max(0, now - one.since) for one in running.items if one.path not in recorded}
+    return tuple(one for one in items if one.path not in recorded)
 
 
 def noticed_after(note: Mapping[str, Any]) -> int | None:

@@ -36,7 +36,7 @@ from holdfast.core.reruns import (
     set_aside,
     without_variant,
 )
-from holdfast.core.spending import SPENT_PATH, added, amounts_in, lessened, spending_in
+from holdfast.core.spending import SPENT_PATH, added, amounts_in, charged, lessened, spending_in
 from holdfast.core.suggestions import suggest
 from holdfast.core.summaries import is_step
 from holdfast.core.unreadable import record_content, without_unreadable
@@ -272,12 +272,18 @@ def _check_effects(job: Job, records: Sequence[Step], gone: Iterable[str], allow
 
 def _wasted(job: Job, records: Sequence[Step], aside: SetAside, now: Time) -> list[Step]:
     """The record of what the job has spent, with what the set-aside steps cost as waste."""
-    cost = added(*map(amounts_in, aside.spent))
+    spent = {record.path.removeprefix(SPENT_PATH): amounts_in(record) for record in aside.spent}
+    cost = added(*spent.values())
     known = next((record for record in records if record.path == SPENDING_PATH), None)
     if not cost or known is None:
         return []
     spending = spending_in(known)
-    now_wasted = replace(spending, kept=lessened(spending.kept, cost), wasted=added(spending.wasted, cost))
+    now_wasted = replace(
+        spending,
+        kept=lessened(spending.kept, cost),
+        wasted=added(spending.wasted, cost),
+        wasted_by=charged(spending.wasted_by, spent.items()),
+    )
     return [replace(known, result=msgspec.json.encode(now_wasted).decode(), started_at=now)]
 
 

@@ -144,7 +144,7 @@ def progress_records(job: Job, running: Running | None, now: Time, *, lost: bool
     if running is not None and (running.done is not None or running.total is not None):
         found.append(_record(job, PROGRESS_PATH, {"done": running.done, "total": running.total}, now))
     if running is not None and running.spending is not None:
-        found.append(_record(job, SPENDING_PATH, closed(running.spending, lost=lost), now))
+        found.append(_record(job, SPENDING_PATH, closed(running.spending, running.items, lost=lost), now))
     return tuple(found)
 
 

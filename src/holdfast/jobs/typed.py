@@ -27,5 +27,8 @@ class TypedJobs(Protocol):
     def signature(self, type: str) -> Signature | None:
         """Return the signature of a job type; None if the app doesn't have it."""
 
+    def check_step_args(self, step: str, args: str) -> None:
+        """Refuse arguments that don't fit a step with this name. A step that the app doesn't have takes any."""
+
     async def submit(self, type: str, args: list[Any], kwargs: Mapping[str, Any], **options: Any) -> str:
         """Submit a job, and return its id. Arguments and options are checked as in Python."""

@@ -298,7 +298,7 @@ class Rescue:
     def _tell_spending(self, job: Job, running: Running | None, records: Sequence[Step] = ()) -> None:
         """Tell the engine's observers what became of money since the last heartbeat of the job's worker."""
         if running is not None and running.spending is not None:
-            after = closed(reconciled(running.spending, records), lost=True)
+            after = closed(reconciled(running.spending, records), running.items, lost=True)
             self._engine.announce_spending(job, running.spending, after)
 
     async def _commit(self, change: Change) -> bool:

@@ -83,7 +83,7 @@ def _keep_line(line: str) -> None:
         attempt.progress.add_log_line(line)
 
 
-CAPTURING = Capturing(_keep_line)
+CAPTURING = Capturing(_keep_line, PATH.get)
 
 
 def _find_blobs() -> here.Place | None:

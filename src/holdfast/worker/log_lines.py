@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable
 from holdfast import forking
 from holdfast.core.limits import LOG_CHARACTERS, LOG_LINE_CHARACTERS, LOG_LINES
 
+SHOWN_PATH_CHARACTERS = 200
+"""How much of a step's path a heartbeat carries. A log line names only a step whose path is no longer."""
+
 
 class Lines:
     """The last log lines of one job. Safe from any thread."""
@@ -53,15 +56,32 @@ class Lines:
             return list(self._lines)
 
 
-class Capture(logging.Handler):
-    """Passes what a job logs to `keep`. Our own lines are about jobs, not from them, and are left out."""
+class Form(logging.Formatter):
+    """How a line is kept: "2026-11-19T14:11:44Z [image#3] INFO film: drawn", between steps without the brackets.
 
-    def __init__(self, keep: Callable[[str], None]) -> None:
+    A path has no brackets itself. `jobs/views/pages/log` takes the line apart again.
+    """
+
+    def __init__(self, step: Callable[[], str]) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        self.converter = time.gmtime  # A job's workers may be in different time zones.
+        self._step = step
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """See logging.Formatter.formatTime."""
+        at, step = super().formatTime(record, datefmt), self._step()
+        return f"{at} [{step}]" if 0 < len(step) <= SHOWN_PATH_CHARACTERS else at
+
+
+class Capture(logging.Handler):
+    """Passes what a job logs to `keep`, with the path of the step that runs here. Our own lines are about jobs, not
+    from them, and are left out.
+    """
+
+    def __init__(self, keep: Callable[[str], None], step: Callable[[], str]) -> None:
         super().__init__()
         self._keep = keep
-        form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-        form.converter = time.gmtime  # A job's workers may be in different time zones.
-        self.setFormatter(form)
+        self.setFormatter(Form(step))
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit."""
@@ -88,8 +108,8 @@ def _is_unheard(record: logging.LogRecord, ours: logging.Handler) -> bool:
 class Capturing(forking.Forkable):
     """One Capture for all workers of a process: installed by the first, removed by the last."""
 
-    def __init__(self, keep: Callable[[str], None]) -> None:
-        self._capture = Capture(keep)
+    def __init__(self, keep: Callable[[str], None], step: Callable[[], str]) -> None:
+        self._capture = Capture(keep, step)
         self._users = 0
         self._lock = threading.Lock()
         forking.watch(self)

@@ -30,7 +30,7 @@ from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
 from holdfast.worker.held_job import CANCELLED, CUT, ENDED, LOST, HeldJob
 from holdfast.worker.job_log import log_try
-from holdfast.worker.log_lines import Lines
+from holdfast.worker.log_lines import SHOWN_PATH_CHARACTERS, Lines
 from holdfast.worker.recorded_errors import error_of, line_of, storable
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.spending import Ledger
@@ -39,9 +39,6 @@ log = logger("holdfast.worker")
 
 LOG_SECONDS = 2.0
 """The shortest time between two writes of new log lines, which go along with a step's record."""
-
-SHOWN_PATH_CHARACTERS = 200
-"""How much of a step's path a heartbeat carries."""
 
 
 class Progress:
@@ -286,8 +283,9 @@ class Progress:
             if self._retrying:
                 retrying = next(reversed(self._retrying.values()))
                 retrying = replace(retrying, others=len(self._retrying) - 1)
+            spent = {} if self.ledger is None else self.ledger.in_flight()
             items = tuple(
-                RunningItem(path[:SHOWN_PATH_CHARACTERS], at, tries)
+                RunningItem(path[:SHOWN_PATH_CHARACTERS], at, tries, spent.get(path, {}))
                 for path, at in islice(self._begun.items(), ITEMS_LISTED)
                 for tries in [1 if path not in self._retrying else self._retrying[path].try_number]
             )

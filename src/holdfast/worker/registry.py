@@ -80,6 +80,19 @@ step was renamed or removed.
 """
 
 
+def check_fits(name: str, decode: Callable[[StepSpec], object]) -> None:
+    """Refuse a value that fits no step with this name. If no step here has the name, nothing is refused."""
+    trouble: BadValue | None = None
+    for spec in STEPS.get(name, {}).values():
+        try:
+            decode(spec)
+            return
+        except BadValue as error:
+            trouble = error
+    if trouble is not None:
+        raise trouble
+
+
 NO_GENERATOR = "a generator can't be recorded; return a list"
 """Why a function with `yield` is refused where a plain one is needed."""
 

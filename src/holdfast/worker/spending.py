@@ -6,14 +6,14 @@ end of the lease (`progress`), and the job's budget hears of them with the step'
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec import json
 from msgspec.structs import replace
 
 from holdfast.core.model import Spending, Step, StepState
 from holdfast.core.reruns import SAVED_PATH
-from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, failed, lessened
+from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, charged, failed, lessened
 
 
 class Ledger:
@@ -89,7 +89,9 @@ class Ledger:
             if is_refused:
                 self._declared.pop(path, None)
             if amounts := self._close(path):
-                self._total = replace(self._total, wasted=added(self._total.wasted, amounts))
+                total = self._total
+                by = charged(total.wasted_by, [(path, amounts)])
+                self._total = replace(total, wasted=added(total.wasted, amounts), wasted_by=by)
 
     def _close(self, path: str) -> Amounts:
         """Return what the try that ends now has spent."""
@@ -133,14 +135,24 @@ class Ledger:
         """Whether there is such an amount."""
         return bool(self._unbooked)
 
+    def in_flight(self) -> dict[str, Amounts]:
+        """Return what the steps that run now have spent in this try, and what else they declare, by path."""
+        with self._lock:
+            return {path: added(self._declared.get(path, {}), self._over(path)) for path in self._open()}
+
+    def _open(self) -> Collection[str]:
+        return {*self._running, *self._declared}
+
+    def _over(self, path: str) -> Amounts:
+        """Return what this try of a step has spent beyond what it declares."""
+        return lessened(self._running.get(path, {}), self._declared.get(path, {}))
+
     def describe(self, *, waits: bool = False) -> Spending | None:
         """Return the totals; None if nothing was ever spent. `waits` if the lease ends with a wait or a release."""
         with self._lock:
             waited = self._epoch if waits else self._total.waited
-            paths = {*self._running, *self._declared}
-            tries = [(self._running.get(path, {}), self._declared.get(path, {})) for path in paths]
-            over = [lessened(spent, declared) for spent, declared in tries]
-            in_flight = added(*(added(declared, more) for (_, declared), more in zip(tries, over, strict=True)))
+            over = [self._over(path) for path in self._open()]
+            in_flight = added(*self._declared.values(), *over)
             unbooked = added(self._unbooked, *over) if self._is_budgeted else {}
             now = replace(self._total, in_flight=in_flight, waited=waited, unbooked=unbooked)
         return now if now != Spending(waited=now.waited) else None

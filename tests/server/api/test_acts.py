@@ -206,6 +206,7 @@ async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_i
         made = await client.act(f"/jobs/{film}/rerun", steps=["paint#1"], feedback="too dark", reason="look again")
         forked = await client.act(f"/jobs/{film}/fork", args=[{"title": "Sea", "scenes": 3}])
         wrong = await client.post(f"/api/v1/jobs/{film}/fork", json={"args": ["x"]})
+        misfit = await client.post(f"/api/v1/jobs/{film}/rerun", json={"steps": ["paint#1"], "args": ["x"]})
         for one in (made, forked):
             assert await settled(app, one["job"]["id"]) == "completed"
         compared = await client.look(f"/jobs/{film}/compare", other=made["job"]["id"])
@@ -221,6 +222,8 @@ async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_i
     assert made["words"].startswith("Made ")
     assert (told.by, told.note["reason"]) == ("http", "look again")
     assert wrong.status_code == 400
+    assert misfit.status_code == 400
+    assert "number" in misfit.json()["detail"]
     assert compared["same_result"]
 
 

@@ -31,7 +31,8 @@ async def test_a_finished_job_has_its_sentence_stages_items_story_and_cost():
     [tab] = page["items"]
     assert (tab["done"], tab["total"], [cell["state"] for cell in tab["cells"]]) == (4, 4, ["done"] * 4)
     assert [entry["event"] for entry in page["story"] if entry["version"]] == ["complete", "claim", "submit"]
-    assert page["cost"][0] == {"stage": "paint", "spent": {"usd": 2.0}, "words": "$2.00", "share": 1.0}
+    cost = {"stage": "paint", "spent": {"usd": 2.0}, "words": "$2.00", "share": 1.0}
+    assert page["cost"][0] == {**cost, "wasted": {}, "wasted_share": 0.0}
     assert page["result"]["json"] == [f"image {number}" for number in range(4)]
     assert len(timeline["bars"]) == 4
     assert timeline["bands"][0]["how"] == "completed"

@@ -80,6 +80,11 @@ def narrate(n: int) -> int:
     return n * 2
 
 
+@step(key=lambda: "low")
+def murmur() -> None:
+    log.warning("a line of a step")
+
+
 @step
 async def outer(n: int) -> int:
     return (await draw(n)).number + await narrate.aio(n)
@@ -195,6 +200,7 @@ async def tells() -> None:
     progress(1, 4, "one of four")
     log.warning("a line")
     await asyncio.sleep(0.5)
+    await murmur.aio()
     await narrate.aio(1)
     progress(3, 4, "three")
     await asyncio.sleep(30)

@@ -115,7 +115,8 @@ async def test_progress_stage_and_log_lines_are_told_while_it_runs(app):
         assert (status.stage, status.done, status.total) == ("narrate", 3, 4)
 
         async def logged():
-            return any(line.endswith("WARNING isolated: a line") for line in await log_of(app, run))
+            found = [line.split(" ", 1)[1] for line in await log_of(app, run)]
+            return found == ["WARNING isolated: a line", "[murmur#low] WARNING isolated: a line of a step"]
 
         await until(logged)
         await run.cancel()

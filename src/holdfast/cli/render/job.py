@@ -17,6 +17,7 @@ from holdfast.jobs.questions import Refusal, is_question
 from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, remaining_words
 from holdfast.jobs.views.attempts import attempts_of
 from holdfast.jobs.views.job import JobView, facts_of, stages_of, step_line
+from holdfast.jobs.views.pages.log import log_lines_shown
 from holdfast.jobs.views.remarks import life_words, refusal_words
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.story import describe_entry
@@ -119,7 +120,7 @@ def print_job(out: Console, view: JobView) -> None:
             out.print(Text(f"  {text}"))
     else:
         _print_children(out, view.children)
-    _print_log(out, view.log)
+    _print_log(out, view)
     _print_error(out, job)
     if job.state is State.REVIEW:
         _print_next(out, view)
@@ -198,14 +199,16 @@ def _print_children(out: Console, children: Sequence[Job]) -> None:
         out.print(f"  and {len(children) - CHILDREN_SHOWN:,} more: --json", style="dim")
 
 
-def _print_log(out: Console, log: Sequence[str]) -> None:
+def _print_log(out: Console, view: JobView) -> None:
+    log = view.log
     if not log:
         return
     _print_heading(out, f"Log: {plural(len(log), 'line')}")
     if len(log) > LOG_SHOWN:
         out.print(f"  the last {LOG_SHOWN}; all of them: --json", style="dim")
-    for line in log[-LOG_SHOWN:]:
-        out.print(Hanging(Text(clean(line)), 2, hang=2))
+    for one in log_lines_shown(log[-LOG_SHOWN:], name_steps(view.job, view.steps, view.places)):
+        parts = (one.at, f"[{one.name}]" if one.name else "", one.level.upper(), one.text)
+        out.print(Hanging(Text(" ".join(filter(None, parts))), 2, hang=2))
 
 
 def _print_error(out: Console, job: Job) -> None:

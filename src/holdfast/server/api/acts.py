@@ -19,7 +19,7 @@ from holdfast.core.suggestions import suggest
 from holdfast.core.unique import Unique
 from holdfast.jobs.replay_plans import preview_replay
 from holdfast.jobs.requests import JobRequest
-from holdfast.jobs.reruns import fork, rerun
+from holdfast.jobs.reruns import find_steps, fork, rerun
 from holdfast.jobs.views.names import known_types
 from holdfast.jobs.views.pages.lines import job_lines
 from holdfast.jobs.views.pages.place_pages import budget_line
@@ -215,6 +215,12 @@ async def rerun_steps(ask: Ask) -> Acted:
     """Run recorded steps again: in the job if it is in review, otherwise in a new run."""
     body: RerunRequest = ask.body
     id, args = await id_of(ask), None if body.args is UNSET else canonical(body.args)
+    typed = ask.call.server.typed
+    if args is not None and typed is not None:
+        records = await ask.jobs.engine.steps(id)
+        names = {record.path: record.name for record in records}
+        for path in find_steps(await ask.jobs.get(id), records, body.steps):
+            typed.check_step_args(names[path], args)
     job = await rerun(
         ask.jobs,
         id,

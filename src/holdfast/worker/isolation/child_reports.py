@@ -84,7 +84,7 @@ class Teller:
                 self._left_out += 1
                 return
             line = storable(text, LOG_LINE_CHARACTERS)
-            self._send(Logged(storable(record.name), record.levelno, line, record.created))
+            self._send(Logged(storable(record.name), record.levelno, line, record.created, context.PATH.get()))
 
     def close(self) -> None:
         """End the call's reports. Code that it left running sends nothing: the next call belongs to another job."""

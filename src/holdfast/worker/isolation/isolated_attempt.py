@@ -327,7 +327,7 @@ class IsolatedAttempt(Attempt):
 
     def _hear_step(self, path: str, news: News) -> None:
         if isinstance(news, Logged):
-            log_here(news)
+            log_here(replace(news, path=path))
         elif isinstance(news, Spent | Settled) and self._process is not None:
             self._process.send(replace(news, path=path))
         elif isinstance(news, ProgressNews) and self._process is not None:

@@ -179,12 +179,13 @@ class Settled(Struct, tag=True, frozen=True):
 
 
 class Logged(Struct, tag=True, frozen=True):
-    """What the step's code wrote with `logging`."""
+    """What the step's code wrote with `logging`; in a job's process, `path` is the step."""
 
     logger: str
     level: int
     text: str
     at: float
+    path: str = ""
 
 
 class Done(Struct, tag=True, frozen=True):

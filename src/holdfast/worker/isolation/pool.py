@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError, Invalid, StepFailed
 from holdfast.core.model import Error, Step, StepState
 from holdfast.core.throttling import with_throttle
 from holdfast.safe_text import logger
-from holdfast.worker.context import Current, progress, settle, spend
+from holdfast.worker.context import PATH, Current, progress, settle, spend
 from holdfast.worker.isolation.import_target import Target, target_of
 from holdfast.worker.isolation.messages import (
     Attend,
@@ -111,12 +111,17 @@ def report_here(news: News) -> None:
 
 
 def log_here(news: Logged) -> None:
-    """Write a log line of another process here."""
+    """Write a log line of another process here, as one of its step."""
     logger = logging.getLogger(news.logger)
-    if logger.isEnabledFor(news.level):
-        record = logging.LogRecord(news.logger, news.level, "", 0, news.text, None, None)
-        record.created = news.at
+    if not logger.isEnabledFor(news.level):
+        return
+    record = logging.LogRecord(news.logger, news.level, "", 0, news.text, None, None)
+    record.created = news.at
+    step = PATH.set(news.path or PATH.get())
+    try:
         logger.handle(record)
+    finally:
+        PATH.reset(step)
 
 
 class Pool:

@@ -15,6 +15,7 @@ from holdfast.jobs.views.pages.items import Progressing, item_tabs
 from holdfast.jobs.views.pages.job import CELLS_SHOWN, SQUARES
 from holdfast.jobs.views.pages.job_page import sentence_for, why_of
 from holdfast.jobs.views.pages.lines import as_sentence, name_of
+from holdfast.jobs.views.pages.log import log_lines_shown
 from holdfast.jobs.views.pages.losses import LostWorker
 from holdfast.jobs.views.pages.samples import Sample, Samples
 from holdfast.jobs.views.pages.story import cut_steps, story_entries, why_line
@@ -240,6 +241,30 @@ def test_jobs_that_ended_are_counted_by_the_minute_and_pruning_takes_none_away()
     assert found.since_words.startswith("since ")
 
 
+def test_jobs_that_ended_are_counted_by_how_they_ended():
+    samples = Samples()
+
+    def take(at, completed, cancelled, discarded, pruned=0):
+        counts = {
+            ("default", State.COMPLETED): completed,
+            ("default", State.CANCELLED): cancelled,
+            ("video", State.CANCELLED): cancelled,
+            ("default", State.DISCARDED): discarded,
+            ("default", State.REVIEW): at,
+        }
+        samples.take(Sample(now=NOW + at, counts=counts, workers=(), pruned=pruned))
+
+    take(0, 5, 1, 1)
+    take(10_000, 8, 2, 2)
+    take(60_000, 0, 0, 0, pruned=16)  # everything was pruned, with two more jobs that had ended meanwhile
+    take(70_000, 1, 0, 1, pruned=16)
+    found = samples.finished(NOW + 70_001)
+
+    assert sum(found.ended) == 10
+    assert (sum(found.cancelled), sum(found.discarded)) == (2, 2)
+    assert found.words.endswith("UTC, 2 cancelled, 2 discarded")
+
+
 def test_a_lost_worker_is_remembered_for_an_hour_unless_it_works_on():
     samples, minute = Samples(), 60_000
     lost = [LostWorker(presence=Presence(f"w-{n}"), at=NOW + n * minute, jobs=(ID,)) for n in range(3)]
@@ -276,3 +301,26 @@ def test_a_job_is_named_by_its_meta_its_first_text_its_key_or_its_type():
     assert name_of(a_job(args="[1]", key="order-42")) == "order-42"
     assert name_of(a_job(args="[1]")) == "film 6789abcd"
     assert name_of(replace(job, options=replace(job.options, meta={"name": "Mine"}))) == "Mine"
+
+
+def test_a_log_line_names_its_step_as_the_cell_of_its_item_does():
+    [tab] = item_tabs(progressing(3, 1, (head(1),)))
+    path = tab.cells[0].path
+
+    with_cell, without, between, own, odd = log_lines_shown(
+        [
+            f"2026-11-19T14:11:44Z [{path}] INFO film: drawn",
+            "2026-11-19T14:11:45Z [cut#a, b/trim%5D it#c#2] WARNING film: [x] two\nlines",
+            "2026-11-19T14:11:46Z ERROR film: between steps",
+            "keeps its slot while it waits: [a] B c",
+            "2026-11-19T14:11:46Z [cut#a] Level 25 film: said",
+        ],
+        {path: tab.cells[0].name},
+    )
+
+    assert (with_cell.step, with_cell.name, with_cell.text) == (path, tab.cells[0].name, "film: drawn")
+    assert (without.step, without.name, without.level) == ("cut#a, b/trim%5D it#c#2", "trim] it", "warning")
+    assert "[x] two" in without.text
+    assert (between.step, between.name, between.at, between.level) == ("", "", "2026-11-19T14:11:46Z", "error")
+    assert (own.step, own.text) == ("", "keeps its slot while it waits: [a] B c")
+    assert odd.text.endswith("Level 25 film: said")

@@ -101,20 +101,24 @@ class StoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CostLine(Struct, frozen=True, kw_only=True):
-    """What a stage cost."""
+    """What a stage cost; `wasted` is the part that failed or was cut off. Both shares are of what the job has spent."""
 
     stage: str
     spent: dict[str, float]
+    wasted: dict[str, float]
     words: str
     share: float
+    wasted_share: float
 
 
 class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the log."""
+    """One line of the log. `step` is the path of the step that logged it, `name` that step in words."""
 
     text: str
     level: str = ""
     at: str = ""
+    step: str = ""
+    name: str = ""
 
 
 class ChildrenTab(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from holdfast.core.durations import in_words as duration_words
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Event, Job, Running, State, Step, StepState, Time, Where
 from holdfast.core.places import PLACES_PATH, places_in, still_used
-from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plain, total_of
+from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, in_words, plain, stage_of, total_of
 from holdfast.core.summaries import StepHead, StepSummary, summarize
 from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
 from holdfast.jobs.limit_status import LimitWait
@@ -22,12 +22,12 @@ from holdfast.jobs.views.pages.job import (
     ChildrenTab,
     CostLine,
     JobPage,
-    LogLine,
     MadeFrom,
     StoryEntry,
     StoryPage,
 )
 from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, spoken, title_of
+from holdfast.jobs.views.pages.log import log_lines_shown
 from holdfast.jobs.views.pages.parts import Fact, error_shown, moment
 from holdfast.jobs.views.pages.review_page import question_card, review_card
 from holdfast.jobs.views.pages.story import cut_steps, losses_in, stage_ends, story_entries, why_line
@@ -78,6 +78,8 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
     story = _story(one, history, _names(job, history, heads, places), now)
     facts = [Fact(name, words) for name, words in facts_of(job, now).items() if name not in LARGE_FACTS]
     line = job_line(job, status)
+    items = item_tabs(one)
+    cells = {cell.path: cell.name for tab in items for cell in tab.cells}
     return JobPage(
         now=moment(now),
         title=title_of(line),
@@ -86,7 +88,7 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         why=why_of(one, history),
         facts=_facts(one, history, heads),
         stages=stage_bars(one),
-        items=item_tabs(one),
+        items=items,
         children=await _children(jobs, job),
         questions=tuple(question_card(job, question, now) for question in questions),
         review=await review_card(jobs, job, now) if job.state is State.REVIEW else None,
@@ -101,7 +103,7 @@ async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual], paramet
         arguments=await value_shown(engine, job.args),
         result=None if job.result is None else await value_shown(engine, job.result),
         error=error_shown(job.error),
-        log=log_lines_shown(await jobs.log(id) if job.epoch else [])[-LOG_SHOWN:],
+        log=log_lines_shown((await jobs.log(id))[-LOG_SHOWN:] if job.epoch else (), cells),
         undo=_undo(job, to_undo),
         made_from=_made_from(history),
         acts=job_acts(job, to_undo),
@@ -303,22 +305,30 @@ async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> Sto
 
 def _cost(records: Sequence[Step], status: Status) -> tuple[CostLine, ...]:
     """Return what each stage cost, the dearest first."""
-    stages: dict[str, dict[str, int]] = {}
+    kept: dict[str, dict[str, int]] = {}
     for record in records:
-        name = record.path.removeprefix(SPENT_PATH).partition("/")[0].partition("#")[0]
-        stages[name] = added(stages.get(name, {}), amounts_in(record))
-    whole = total_of(status.spending)
-    usd, tokens = whole.get("usd", 0), whole.get("tokens", 0)
-    lines = [
-        CostLine(
-            stage=clean(name),
-            spent=plain(amounts),
-            words=in_words(amounts),
-            share=min(1.0, round(amounts.get("usd", 0) / usd if usd else amounts.get("tokens", 0) / (tokens or 1), 4)),
-        )
-        for name, amounts in stages.items()
-    ]
+        name = stage_of(record.path.removeprefix(SPENT_PATH))
+        kept[name] = added(kept.get(name, {}), amounts_in(record))
+    wasted, whole = status.spending.wasted_by, total_of(status.spending)
+    lines = [_cost_line(name, kept.get(name, {}), wasted.get(name, {}), whole) for name in {**kept, **wasted}]
     return tuple(sorted(lines, key=lambda line: -line.share))
+
+
+def _cost_line(stage: str, kept: Amounts, wasted: Amounts, whole: Amounts) -> CostLine:
+    amounts = added(kept, wasted)
+    currency = "usd" if whole.get("usd") else "tokens"
+
+    def share(part: Amounts) -> float:
+        return min(1.0, round(part.get(currency, 0) / (whole.get(currency) or 1), 4))
+
+    return CostLine(
+        stage=clean(stage),
+        spent=plain(amounts),
+        wasted=plain(wasted),
+        words=in_words(amounts) + (f", {in_words(wasted)} wasted" if wasted else ""),
+        share=share(amounts),
+        wasted_share=share(wasted),
+    )
 
 
 async def _children(jobs: Jobs, job: Job) -> ChildrenTab | None:
@@ -334,19 +344,6 @@ async def _children(jobs: Jobs, job: Job) -> ChildrenTab | None:
         f"{CHILDREN_SHOWN:,}+ children" if more else f"{done:,} of {plural(len(shown), 'child', 'children')} completed"
     )
     return ChildrenTab(words=words, total=len(shown), is_least=more, jobs=await job_lines(jobs, shown))
-
-
-def log_lines_shown(lines: Sequence[str]) -> tuple[LogLine, ...]:
-    """Return log lines with their level and time taken apart, where they have them."""
-    return tuple(map(_log_line, lines))
-
-
-def _log_line(text: str) -> LogLine:
-    at, _, rest = text.partition(" ")
-    level, _, said = rest.partition(" ")
-    if level.isupper() and at[:1].isdigit():
-        return LogLine(text=clean(said), level=level.lower(), at=clean(at))
-    return LogLine(text=clean(text))
 
 
 def _undo(job: Job, to_undo: int) -> str:

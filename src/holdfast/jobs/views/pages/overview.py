@@ -92,12 +92,15 @@ class MinuteCounts(Struct, frozen=True, kw_only=True):
     """Jobs that ended, per minute, for up to an hour, and workers that were lost. The last minute is unfinished.
 
     `since` is when this server began to count. The first entry of each list is the minute that starts at `first`.
+    `cancelled` and `discarded` are parts of `ended`; the others completed.
     """
 
     since: Moment | None
     since_words: str
     first: Moment | None
     ended: tuple[int, ...]
+    cancelled: tuple[int, ...]
+    discarded: tuple[int, ...]
     lost: tuple[int, ...]
     words: str
 

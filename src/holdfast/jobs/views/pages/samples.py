@@ -1,5 +1,9 @@
-"""Jobs that ended per minute, and money that was spent, from samples of a store's counters. Must not read a store."""
+"""Jobs that ended per minute and how, and money that was spent, from samples of a store's counters.
 
+Must not read a store.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -41,7 +45,11 @@ class Sample(Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> int:
         """How many jobs have ever ended."""
-        return self.pruned + sum(number for (_, state), number in self.counts.items() if state in TERMINAL)
+        return self.pruned + sum(map(self.in_state, TERMINAL))
+
+    def in_state(self, state: State) -> int:
+        """Return how many jobs are in a state."""
+        return sum(number for (_, one), number in self.counts.items() if one == state)
 
 
 class Samples:
@@ -49,8 +57,8 @@ class Samples:
 
     def __init__(self) -> None:
         self._since: Time | None = None
-        self._ended = 0
-        self._minutes: dict[int, int] = {}
+        self._last: Sample | None = None
+        self._minutes: dict[int, Counter[State]] = {}
         self._lost: dict[str, LostWorker] = {}
         self.known: Mapping[str, Presence] = {}
         """The workers at the last look, by name."""
@@ -69,10 +77,10 @@ class Samples:
     def take(self, one: Sample) -> None:
         """Compare the store's counters with those of the last sample."""
         minute = one.now // MINUTE_MS
+        before, self._last = self._last or one, one
         if self._since is None:
-            self._since, self._ended = one.now, one.ended
-        self._minutes[minute] = self._minutes.get(minute, 0) + max(0, one.ended - self._ended)
-        self._ended = one.ended
+            self._since = one.now
+        self._minutes.setdefault(minute, Counter()).update(_ended_between(before, one))
         for old in [at for at in self._minutes if at <= minute - MINUTES]:
             del self._minutes[old]
         self._take_money(one)
@@ -123,23 +131,37 @@ class Samples:
     def finished(self, now: Time) -> MinuteCounts:
         """Return the jobs that ended per minute, from the first minute that was seen."""
         if self._since is None:
-            return MinuteCounts(since=None, since_words="", first=None, ended=(), lost=(), words="")
+            return MinuteCounts(
+                since=None, since_words="", first=None, ended=(), cancelled=(), discarded=(), lost=(), words=""
+            )
         last = now // MINUTE_MS
         first = max(self._since // MINUTE_MS, last - MINUTES + 1)
-        ended = _row(self._minutes, first, last)
+        ended = _row({minute: counts.total() for minute, counts in self._minutes.items()}, first, last)
+        cancelled, discarded = (self._row_of(state, first, last) for state in (State.CANCELLED, State.DISCARDED))
+        others = {"cancelled": sum(cancelled), "discarded": sum(discarded)}
         lost: dict[int, int] = {}
         for one in self.lost(now):
             lost[one.at // MINUTE_MS] = lost.get(one.at // MINUTE_MS, 0) + 1
         since = time_text(self._since)
-        clock = (since or "")[11:16]
+        clock, begun = (since or "")[11:16], moment(max(first * MINUTE_MS, self._since))[11:16]
         return MinuteCounts(
             since=since,
             since_words=f"since {clock} UTC",
             first=moment(first * MINUTE_MS),
             ended=ended,
+            cancelled=cancelled,
+            discarded=discarded,
             lost=_row(lost, first, last),
-            words=f"{plural(sum(ended), 'job')} ended since {moment(max(first * MINUTE_MS, self._since))[11:16]} UTC",
+            words=", ".join(
+                [
+                    f"{plural(sum(ended), 'job')} ended since {begun} UTC",
+                    *(f"{number:,} {how}" for how, number in others.items() if number),
+                ]
+            ),
         )
+
+    def _row_of(self, state: State, first: int, last: int) -> tuple[int, ...]:
+        return _row({minute: counts[state] for minute, counts in self._minutes.items()}, first, last)
 
     def money(self) -> MoneySeen | None:
         """Return what was spent today while this server looked; None if nothing was."""
@@ -153,6 +175,19 @@ class Samples:
             saved=plain(saved),
             words=f"at least {in_words(spent) or 'nothing'} since {moment(self._money_since)[11:16]} UTC",
         )
+
+
+def _ended_between(before: Sample, after: Sample) -> Counter[State]:
+    """Return how many jobs ended between two samples, by state. Which were pruned meanwhile isn't known: one that was
+    cancelled or discarded and pruned at once counts as completed.
+    """
+    found: Counter[State] = Counter()
+    left = max(0, after.ended - before.ended)
+    for state in (State.CANCELLED, State.DISCARDED):
+        found[state] = min(left, max(0, after.in_state(state) - before.in_state(state)))
+        left -= found[state]
+    found[State.COMPLETED] = left
+    return found
 
 
 def _row(counts: Mapping[int, int], first: int, last: int) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from holdfast.jobs.views.job import step_line
 from holdfast.jobs.views.pages.acts import step_acts
 from holdfast.jobs.views.pages.items import as_steps
 from holdfast.jobs.views.pages.job import LogPage, RejectedShown, StepLineShown, StepPage, StepsPage
-from holdfast.jobs.views.pages.job_page import log_lines_shown, read_places
+from holdfast.jobs.views.pages.job_page import read_places
+from holdfast.jobs.views.pages.log import log_lines_shown
 from holdfast.jobs.views.pages.parts import error_shown, moment
 from holdfast.jobs.views.pages.values import value_shown
 from holdfast.jobs.views.shapes import time_text
@@ -66,7 +67,7 @@ async def _rejected(jobs: Jobs, said: Again | None) -> RejectedShown | None:
 
 async def view_log(jobs: Jobs, id: str) -> LogPage:
     """Read the log lines that are kept with a job."""
-    return LogPage(lines=log_lines_shown(await jobs.log(id)))
+    return LogPage(lines=log_lines_shown(await jobs.log(id), {}))
 
 
 def _line(job: Job, head: StepHead, name: str) -> StepLineShown:

@@ -62,7 +62,7 @@ def _entry(one: Entry, now: Time, names: Mapping[str, str]) -> StoryEntry:
 def _loss(note: Mapping[str, Any], names: Mapping[str, str]) -> LossBox:
     return LossBox(
         why=one_line(str(note.get("why", ""))),
-        kept=f"{one_line(str(note.get('survived', '')))} kept" if note.get("survived") else "",
+        kept=one_line(str(note.get("survived", ""))),
         cut=tuple(
             f"{clean(names.get(path, path))}, after {span(ms)}" for path, ms in list(cut_items(note))[:CUT_SHOWN]
         ),
