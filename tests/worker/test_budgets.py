@@ -1,6 +1,7 @@
 """Budgets in a worker: a step starts while something is left, and past that the job waits until a person adds to it."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -205,6 +206,50 @@ async def _left_is(app, run, amount):
 
 async def _waiting(app):
     return [one for one in await app.jobs.statuses([job async for job in app.jobs.walk(WAITING)]) if one.limited]
+
+
+@pytest.mark.parametrize("before", ["the answer", "the suspend"])
+async def test_a_step_that_is_admitted_while_its_job_gives_up_its_slot_pays_once(app, engine, before):
+    """Room comes just then: while the store has the ask and the job could give up its slot, or the other way round."""
+    app.settings = HASTY
+    raced = asyncio.Event()
+
+    @app.job(budget={"usd": 5})
+    async def film() -> list[int]:
+        return [await dear(n) for n in range(3)]
+
+    async def others_go_on() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+
+    async def before_the_suspend(name: str, args: tuple) -> None:
+        if name == "commit" and args[0][0].event is Event.SUSPEND and not raced.is_set():
+            raced.set()
+            await run.add_budget(usd=20)
+            await others_go_on()
+
+    async def slow_admit(asks, steps=()):
+        asked.update(ask.path for ask in asks if ask.uses)
+        if 2 not in asked.values() or raced.is_set():
+            return await admit(asks, steps)
+        raced.set()  # the one without room asks again
+        await run.add_budget(usd=20)
+        answer = await admit(asks, steps)
+        await others_go_on()
+        return answer
+
+    asked: Counter[str] = Counter()
+    admit = engine.engine.admit
+    if before == "the answer":
+        engine.engine.admit = slow_admit
+    else:
+        engine.before = before_the_suspend
+    run = await film.submit()
+    async with app.worker():
+        assert await run.result(20) == [0, 1, 2]
+
+    assert raced.is_set()
+    assert await left_of(app, run) == 25 - 6
 
 
 async def test_what_is_spent_between_steps_counts_too(app):

@@ -10,6 +10,8 @@ import itertools
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Protocol
 
 from holdfast.core.budgets import unused
 from holdfast.core.errors import Invalid
@@ -42,14 +44,35 @@ LISTEN_PAUSE_SECONDS = 0.05
 """How long what is heard is collected: most of it are our own permits, which the next in line already has."""
 
 
-class Waiting:
-    """One step that asks. `now` tells the store's time. `on_refusal` is called with each refusal."""
+CLOSING_SECONDS = 0.005
+"""How soon to look again at steps whose attempt is about to end: only as long as one commit, and rarely."""
 
-    def __init__(self, ask: Ask, now: Callable[[], Time]) -> None:
+
+class Asker(Protocol):
+    """An attempt whose steps ask. It doesn't end while an ask of theirs is on its way, because what is granted then would
+    be lost; and none is sent while it ends.
+    """
+
+    is_closing: bool
+
+    def begin(self) -> None:
+        """Note that an ask is sent."""
+
+    def end(self) -> None:
+        """Note that it is answered."""
+
+    def now(self) -> Time:
+        """Return the store's time."""
+
+
+class Waiting:
+    """One step that asks. `on_refusal` is called with each refusal."""
+
+    def __init__(self, ask: Ask, asker: Asker) -> None:
         loop = asyncio.get_running_loop()
         self.ask = ask
         self.asks, self.steps = [ask], list[Step]()
-        self.now = now
+        self.asker = asker
         self.first: asyncio.Future[Admission | Conflict] = loop.create_future()
         """The first answer."""
         self.last: asyncio.Future[Admission | Conflict] = loop.create_future()
@@ -142,8 +165,13 @@ class Admissions:
     async def _send_all(self) -> None:
         try:
             await self._let_others_come()
-            while items := self._take():
-                await self._send(items)
+            while True:
+                if items := self._take():
+                    await self._call(items)
+                elif self._new or self._woken:
+                    await asyncio.sleep(CLOSING_SECONDS)
+                else:
+                    return
                 await self._let_others_come()
         finally:
             self._sending = None
@@ -157,15 +185,30 @@ class Admissions:
         """Take what the next call carries: writes, then the first in the lines that move up, then new asks."""
         writes, self._writes = self._writes[:ACT_LIMIT], self._writes[ACT_LIMIT:]
         self._freed = Counter(key for write in writes for key in write.frees)
+        counts, self._woken = self._freed | self._woken, Counter()
         heads: list[Waiting] = []
-        for key in [*self._freed, *self._woken]:
+        for key, count in counts.items():
             line = self._lines.get(key, [])
-            count = min(max(self._freed[key], self._woken[key]), ACT_LIMIT)
-            heads += line[:count]
-            del line[:count]
-        self._woken.clear()
-        new, self._new = self._new[:ACT_LIMIT], self._new[ACT_LIMIT:]
-        return [*writes, *heads, *(one for one in new if not one.is_left)]
+            moved = list(islice((one for one in line if not one.asker.is_closing), min(count, ACT_LIMIT)))
+            for one in moved:
+                line.remove(one)
+            heads += moved
+            if line and len(moved) < min(count, ACT_LIMIT):
+                self._woken[key] = count - len(moved)
+        asking = [one for one in self._new if not one.is_left]
+        new = [one for one in asking if not one.asker.is_closing]
+        self._new = [*new[ACT_LIMIT:], *(one for one in asking if one.asker.is_closing)]
+        return [*writes, *heads, *new[:ACT_LIMIT]]
+
+    async def _call(self, items: "list[Waiting | _Write]") -> None:
+        askers = [one.asker for one in items if isinstance(one, Waiting)]
+        for asker in askers:
+            asker.begin()
+        try:
+            await self._send(items)
+        finally:
+            for asker in askers:
+                asker.end()
 
     async def _send(self, items: "list[Waiting | _Write]") -> None:
         asks, steps = [ask for one in items for ask in one.asks], [step for one in items for step in one.steps]
@@ -256,7 +299,7 @@ class Admissions:
         if known is not None:
             known[1].cancel()
         loop, key = asyncio.get_running_loop(), one.key
-        delay = max(pause, (one.at - one.now()) / 1_000) + 0.001
+        delay = max(pause, (one.at - one.asker.now()) / 1_000) + 0.001
         timer = loop.call_later(delay, self._ring, key, context=contextvars.Context())
         self._timers[key] = (one.at, timer)
 

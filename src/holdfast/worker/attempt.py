@@ -99,13 +99,21 @@ class Attempt(HeldJob):
     @contextmanager
     def activity(self) -> Iterator[None]:
         """Mark something other than a step as running on the loop: the job doesn't suspend meanwhile."""
-        self._activities += 1
+        self.begin()
         try:
             yield
         finally:
-            self._activities -= 1
-            if self.on_activity_end is not None:
-                self.on_activity_end()
+            self.end()
+
+    def begin(self) -> None:
+        """Begin such an activity."""
+        self._activities += 1
+
+    def end(self) -> None:
+        """End it."""
+        self._activities -= 1
+        if self.on_activity_end is not None:
+            self.on_activity_end()
 
     async def wait_until_still(self) -> None:
         """Wait until no step and no thread of this job runs any more."""

@@ -79,7 +79,7 @@ class StepPermits:
             uses = (*budget_uses(job, call.cost()), *uses)
             await self._open_budget()
         ask = Ask(job=job.id, epoch=job.epoch, path=path, uses=uses, try_number=call.asks)
-        waiting = Waiting(ask, attempt.now)
+        waiting = Waiting(ask, attempt)
         try:
             answer = await attempt.persist(lambda: self._admissions.ask(waiting))
             if not isinstance(answer, Conflict) and not answer.admitted:
@@ -294,7 +294,7 @@ def _wait_of(waiting: Waiting) -> Wait:
     if is_budget(waiting.key):
         return Wait(WaitKind.LIMIT, waiting_key(waiting.key, _units(waiting)))
     if waiting.at is not None and _units(waiting) > UNIT:
-        return Wait(WaitKind.TIME, until=max(waiting.at, waiting.now() + ANSWER_MS))
+        return Wait(WaitKind.TIME, until=max(waiting.at, waiting.asker.now() + ANSWER_MS))
     return Wait(WaitKind.LIMIT, waiting.key)
 
 
