@@ -49,8 +49,8 @@ CLOSING_SECONDS = 0.005
 
 
 class Asker(Protocol):
-    """An attempt whose steps ask. It doesn't end while an ask of theirs is on its way, because what is granted then would
-    be lost; and none is sent while it ends.
+    """An attempt whose steps ask. It does not end while an ask is on its way: what is granted then would be lost;
+    and none is sent while it ends.
     """
 
     is_closing: bool
