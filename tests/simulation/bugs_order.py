@@ -59,7 +59,9 @@ def _(same_as: Any) -> Any:
 def _(apply: Any) -> Any:
     def goes_on(self: Any, head: Any, change: Any) -> Any:
         replaces = change.event == "cancel" and any(job.options.unique is not None for job in change.inserts)
-        return apply(self, head, replace(change, job=replace(head, version=change.job.version)) if replaces else change)
+        return apply(
+            self, head, with_fields(change, job=with_fields(head, version=change.job.version)) if replaces else change
+        )
 
     return goes_on
 

@@ -38,14 +38,14 @@ LISTEN_SECONDS = 5.0
 """How often the first in line asks again, even if nothing was heard."""
 
 FAILED_PAUSE_SECONDS = 0.5
-"""How long a line waits before it asks again after the store has failed."""
+"""How long a line waits before it asks again after the store has failed, or its clock was set back."""
 
 LISTEN_PAUSE_SECONDS = 0.05
 """How long what is heard is collected: most of it are our own permits, which the next in line already has."""
 
 
-CLOSING_SECONDS = 0.005
-"""How soon to look again at steps whose attempt is about to end: only as long as one commit, and rarely."""
+CLOCK_SECONDS = 1.0
+"""If a refusal names a time that is this long past, the store's clock was set back, and we have yet to hear of it."""
 
 
 class Asker(Protocol):
@@ -146,6 +146,11 @@ class Admissions:
         self._send_soon()
         return await write.answer
 
+    def continue_asking(self) -> None:
+        """Send what was held back while an attempt tried to end."""
+        if self._new or self._woken:
+            self._send_soon()
+
     def close(self) -> None:
         """Stop listening, because the worker has stopped."""
         for task in (*self._listeners.values(), *([self._sending] if self._sending is not None else [])):
@@ -165,13 +170,8 @@ class Admissions:
     async def _send_all(self) -> None:
         try:
             await self._let_others_come()
-            while True:
-                if items := self._take():
-                    await self._call(items)
-                elif self._new or self._woken:
-                    await asyncio.sleep(CLOSING_SECONDS)
-                else:
-                    return
+            while items := self._take():
+                await self._call(items)
                 await self._let_others_come()
         finally:
             self._sending = None
@@ -299,7 +299,10 @@ class Admissions:
         if known is not None:
             known[1].cancel()
         loop, key = asyncio.get_running_loop(), one.key
-        delay = max(pause, (one.at - one.asker.now()) / 1_000) + 0.001
+        left = (one.at - one.asker.now()) / 1_000
+        if left < -CLOCK_SECONDS:
+            pause = FAILED_PAUSE_SECONDS
+        delay = max(pause, left) + 0.001
         timer = loop.call_later(delay, self._ring, key, context=contextvars.Context())
         self._timers[key] = (one.at, timer)
 

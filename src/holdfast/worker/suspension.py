@@ -304,6 +304,8 @@ class Suspension:
             await self._commit(self._decide(pending, waits, now, note), pending)
         finally:
             attempt.finish_closing()
+            if attempt.admissions is not None:
+                attempt.admissions.continue_asking()
         if attempt.stop is None:
             await self._refresh()
         elif attempt.stop == SUSPENDED:
