@@ -35,6 +35,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Watchdog())
 
 
+SLOW = ("conformance", "demo", "scenarios", "simulation")
+"""The folders whose tests take seconds each."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each process of pytest-xdist some of the slow modules first, so that none is left with them at the end."""
+    count = getattr(config, "workerinput", {}).get("workercount", 1)
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.parent.name in SLOW:
+            modules.setdefault(item.path, []).append(item)
+    rest = [item for item in items if item.path not in modules]
+    size = -(-len(items) // count)
+    items.clear()
+    for nth in range(count):
+        slow = [item for module in list(modules.values())[nth::count] for item in module]
+        room = max(0, size - len(slow))
+        items += [*slow, *rest[:room]]
+        rest = rest[room:]
+    items += rest
+
+
 def pytest_collection_finish() -> None:
     """Take what was collected out of the garbage collector's rounds: thousands of tests, and none of it garbage."""
     gc.collect()

@@ -222,6 +222,47 @@ def test_a_child_that_is_forked_inside_a_job_submits_or_hears_one_clear_error_at
         assert said == ["1", "2", "3", "4"]
 
 
+POOLED = """
+@app.job
+async def film(n: int) -> int:
+    return n
+
+def submit(n):
+    app.sync.submit(film, n)
+
+@app.job(queue="quiet")
+async def waits() -> None: ...
+
+async def main():
+    start = sys.argv[1]
+    await waits.submit()  # opens the store
+    async with app.worker(queues=["default"]):
+        slowest = 0.0
+        for n in range(5):
+            process = multiprocessing.get_context(start).Process(target=submit, args=(n,))
+            process.start()
+            await asyncio.to_thread(process.join)
+            assert process.exitcode == 0
+            [id] = [job.id async for job in app.jobs.walk(Where(type="film")) if job.args == f"[{n}]"]
+            ended = time.monotonic()
+            await (await app.run(id)).result(60)
+            slowest = max(slowest, time.monotonic() - ended)
+    await app.close()
+    print("in time" if slowest < 5 else f"after {slowest:.1f} s")
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis"])
+def test_the_worker_hears_of_a_job_that_a_process_of_multiprocessing_submits_last(tmp_path, engine, start, request):
+    url = url_of(engine, request, tmp_path)
+    said = run(tmp_path, POOLED, url, start, first="from holdfast.core.model import Where\n")
+    assert said.splitlines() == ["in time"]
+
+
 ISOLATED = """
 @app.job
 async def child_job(n: int) -> int:

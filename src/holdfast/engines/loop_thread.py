@@ -6,6 +6,7 @@ busy is passed to it, and answers are passed back, in one go. Must not know any 
 
 import asyncio
 import atexit
+import sys
 import threading
 import weakref
 from collections import deque
@@ -42,6 +43,8 @@ class LoopThread(forking.Forkable):
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
+        if not _loop_threads:
+            _finish_in_pool()
         _loop_threads.add(self)
         forking.watch(self)
 
@@ -234,3 +237,10 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
+
+
+def _finish_in_pool() -> None:
+    """Finish at the end of a process that `multiprocessing` started, too: it skips what `atexit` knows."""
+    processes, ends = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if processes is not None and ends is not None and processes.parent_process() is not None:
+        ends.Finalize(None, _at_exit, exitpriority=-100)  # among the last
