@@ -17,7 +17,8 @@ from holdfast.jobs.full_queues import declare_bounds
 from holdfast.jobs.requests import JobRequest, new_job
 from holdfast.jobs.tokens import create_token
 from holdfast.jobs.views import comparison
-from tests.server.api.film import make_app, served, settled
+from holdfast.worker.registry import STEPS
+from tests.server.api.film import make_app, paint, served, settled
 
 
 async def test_a_submit_is_typed_and_its_key_makes_it_one_job():
@@ -194,7 +195,9 @@ async def test_a_cancel_says_why():
         assert (await client.look(f"/jobs/{id}"))["acts"] == []
 
 
-async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_is_compared():
+async def test_a_replay_is_previewed_and_steps_are_run_again_in_a_new_run_that_is_compared(monkeypatch):
+    here = paint.__module__  # other tests have steps of this name, too
+    monkeypatch.setitem(STEPS, "paint", {here: STEPS["paint"][here]})
     app = make_app()
     async with served(app) as (_, client), app.worker():
         broken = await client.submit("broken", [1])
