@@ -142,11 +142,11 @@ def test_a_job_of_the_worker_beside_can_name_the_server_to_a_provider(tmp_path: 
 
 
 def test_a_worker_beside_runs_the_jobs(tmp_path: Path, cli: Cli):
-    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "beside.py").write_text(APP)
     url = f"sqlite:///{tmp_path}/jobs.db"
-    with a_real_server(tmp_path, "shop:app", "--with-worker", "--url", url) as (base, process):
+    with a_real_server(tmp_path, "beside:app", "--with-worker", "--url", url) as (base, process):
         assert httpx.get(f"{base}/health").status_code == 200
-        submit = ("submit", "shop:app", "double", "--args", "[21]", "--wait", "--timeout", "40s", "--url", url)
+        submit = ("submit", "beside:app", "double", "--args", "[21]", "--wait", "--timeout", "40s", "--url", url)
         assert "42" in cli.ok(*submit)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
