@@ -1,6 +1,8 @@
 """A call of the command line, and stores to call it on."""
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,16 @@ class Cli:
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A store in a folder of its own. What is imported from there is forgotten: others use the same names."""
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path}/jobs.db")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "jobs.db"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / "jobs.db"
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -206,14 +206,14 @@ async def test_an_act_on_a_queue_that_nobody_serves_runs_on_any_worker(app: App)
 async def test_an_act_avoids_paused_queues_and_quiet_workers(app: App):
     make_jobs(app)
     jobs = await app.open()
-    await app.draw.submit(1)  # type: ignore[attr-defined]
+    await app.draw.submit(1, delay="1h")  # type: ignore[attr-defined]
     async with app.worker(queues=["default", "other"]) as worker:
         await jobs.pause("default")
         paused = await submit_act(jobs, Act("cancel", Selection(queue="default", type="draw")))
         assert paused.queue == "other"
         await ended(jobs, paused)
         await jobs.quiet_worker(worker.id)
-        await app.draw.submit(2)  # type: ignore[attr-defined]
+        await app.draw.submit(2, delay="1h")  # type: ignore[attr-defined]
         alone = await submit_act(jobs, Act("cancel", Selection(type="draw")))
         assert alone.queue == "default"
 
