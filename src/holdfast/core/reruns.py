@@ -40,12 +40,16 @@ _VARIANT = re.compile(r"(?<=[^#])\*[0-9]+$")
 
 def outdated(paths: Collection[str]) -> set[str]:
     """Those of these recorded paths for which a later rerun has a record, because their arguments changed again."""
-    numbers = {path: int(found[0][1:]) if (found := _VARIANT.search(path)) else 0 for path in paths}
+    later: dict[str, tuple[str, int]] = {}
     newest: dict[str, int] = {}
-    for path, number in numbers.items():
-        base = without_variant(path)
-        newest[base] = max(number, newest.get(base, 0))
-    return {path for path, number in numbers.items() if number < newest[without_variant(path)]}
+    for path in paths:
+        if "*" in path and (found := _VARIANT.search(path)):
+            base, number = path[: found.start()], int(found[0][1:])
+            later[path] = base, number
+            newest[base] = max(number, newest.get(base, 0))
+    if not newest:
+        return set()
+    return {path for path in paths if (later[path][1] < newest[later[path][0]] if path in later else path in newest)}
 
 
 class Again(Struct, frozen=True, omit_defaults=True):

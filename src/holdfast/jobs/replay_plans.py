@@ -189,8 +189,8 @@ async def preview_replay(jobs: Jobs, id: str, *, args: str | None = None) -> Pla
     again = [
         step.path for step in steps if step.state is StepState.FAILED or ((one := said.get(step.path)) and one.again)
     ]
-    used = set(still_used([step.path for step in steps], records))
-    kept = [step.path for step in steps if step.path in used and step.path not in {*again, *doubts}]
+    open_ones = {*again, *doubts}
+    kept = [path for path in still_used([step.path for step in steps], records) if path not in open_ones]
     is_edited = args is not None and args != job.args
     keyed = {one.path.removeprefix(ARGS_PATH) for one in records if one.path.startswith(ARGS_PATH)}
     may_run = [path for path in kept if path not in keyed] if is_edited else []
