@@ -10,6 +10,8 @@ const H = 168;
 const LEFT = 30;
 const BOTTOM = 20;
 const TOP = 22;
+/** How wide the words beside a line are: lines that are closer share those of the first. */
+const LABEL = 90;
 
 const TOPS = [3, 6, 9, 12, 15, 30, 60, 90, 120, 150];
 
@@ -68,13 +70,18 @@ export function Finished({ of }: { of: MinuteCounts }) {
       </text>
       {lost.map((n, i) => {
         const x = LEFT + (first + i + 0.5) * step - 1;
+        const words = n === 1 ? "a worker lost" : `${n} workers lost`;
+        const hasRoom = !lost.slice(Math.max(0, i - Math.ceil(LABEL / step)), i).some((other) => other > 0);
         return (
           n > 0 && (
             <g key={i} class="loss">
+              <title>{words}</title>
               <line x1={x} x2={x} y1={TOP - 12} y2={H - BOTTOM} />
-              <text x={x > W / 2 ? x - 5 : x + 5} y={TOP - 6} text-anchor={x > W / 2 ? "end" : "start"}>
-                {n === 1 ? "a worker lost" : `${n} workers lost`}
-              </text>
+              {hasRoom && (
+                <text x={x > W / 2 ? x - 5 : x + 5} y={TOP - 6} text-anchor={x > W / 2 ? "end" : "start"}>
+                  {words}
+                </text>
+              )}
             </g>
           )
         );
