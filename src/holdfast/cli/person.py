@@ -27,7 +27,7 @@ YES_OR_NO = {**dict.fromkeys(("y", "yes", "true"), True), **dict.fromkeys(("n", 
 
 
 def whoami() -> str:
-    """Return who is asking, for the history: the user's name on this machine, or "person"."""
+    """Return the name for the history: the user's name on this machine, or "person"."""
     try:
         return getpass.getuser() or "person"
     except (OSError, KeyError, ImportError):

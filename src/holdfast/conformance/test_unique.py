@@ -249,7 +249,7 @@ async def test_a_pruned_job_frees_no_name_that_another_has_taken(engine: Engine,
     assert await submit(engine, clock) == Inserted(second.id, False)
 
 
-# Who has a name or a key.
+# The holders of names and keys.
 
 
 async def test_holders_are_those_whom_an_insert_would_find(engine: Engine, clock: StoreClock) -> None:

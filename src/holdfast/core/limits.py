@@ -115,7 +115,11 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         "reason for a cancel, replay, resolve, discard, pause or limit", f"{REASON_CHARACTERS:,} characters", _REFUSED
     ),
-    Limit("name of who asks for a change (`by`)", f"{ACTOR_CHARACTERS} characters", "refused (`BadValue`)"),
+    Limit(
+        "name of the person or token that makes a change (`by`)",
+        f"{ACTOR_CHARACTERS} characters",
+        "refused (`BadValue`)",
+    ),
     Limit("a text or a list in a history entry", f"{NOTE_CHARACTERS:,} characters; {NOTE_ITEMS} items", _CUT),
     Limit("error message; traceback", f"{ERROR_CHARACTERS:,}; {TRACEBACK_CHARACTERS:,} characters", _CUT),
     Limit(

@@ -197,7 +197,7 @@ class Options(Struct, frozen=True, omit_defaults=True, gc=False):
     budget_root: str = ""
     envelope: str = ""
     submitted_by: str = ""
-    """Who submitted the job over HTTP, if the server was told: the name of the token. The history tells it."""
+    """The name of the token that submitted the job over HTTP, if it came with one. The history shows it."""
 
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):

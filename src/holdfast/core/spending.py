@@ -29,7 +29,7 @@ Amounts = Mapping[str, int]
 """Millionths of each currency: usd, tokens."""
 
 SpendKind = Literal["kept", "wasted", "saved"]
-"""What became of money for good, or that it was saved."""
+"""The final state of money: kept in results, wasted, or saved because a record answered."""
 
 
 def amounts_of(call: str, given: Mapping[str, Any]) -> dict[str, int]:
@@ -87,7 +87,7 @@ def stage_of(path: str) -> str:
 
 
 def charged(stages: Mapping[str, Amounts], spent: Iterable[tuple[str, Amounts]]) -> Mapping[str, Amounts]:
-    """Amounts by stage, with those of steps added, by path. Beyond STEP_NAMES stages, no more are told apart."""
+    """Amounts by stage, with those of steps added, by path. Stages beyond the first STEP_NAMES are left out."""
     found = dict(stages)
     for path, amounts in spent:
         stage = stage_of(path)

@@ -422,7 +422,7 @@ class Engine(Observed, KeepsBlobs, ABC):
         return await self._missing(parent, group) if are_storable(parent, group) else 0
 
     async def holders(self, names: Sequence[tuple[str, str]]) -> list[HeldKey | None]:
-        """Who has these keys, each a type and a key, in this order; None where nobody has it.
+        """Return the holders of these keys, each a type and a key, in this order; None for a key without a holder.
 
         A unique name is a key of the type UNIQUE, whose digest is its stamp (`core.unique`). Law: it is what `insert`
         compares with. A key whose `until` has passed may or may not be there still.

@@ -124,7 +124,7 @@ def _turn(
 
 
 def _ring(sources: Sequence[Source], level: int, last: str | None, most: int) -> Iterator[tuple[str, list[Source]]]:
-    """The keys once around, and who has jobs of each: those after the last one, then those from the beginning."""
+    """The keys of one round, each with its sources: first those after the last key, then those from the beginning."""
     parts: list[tuple[str | None, str | None]] = [(last, None)] if last is None else [(last, None), (None, last)]
     for first, until in parts:
         after: str | None = first

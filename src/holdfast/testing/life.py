@@ -227,7 +227,7 @@ class Life:
         return asked[0] if asked else None
 
     async def _resolve(self) -> bool:
-        """Resolve an effect in doubt, like a person who has checked; return whether there was one."""
+        """Resolve an effect in doubt, as a person would after checking; return whether there was one."""
         if not self._watch.is_killed:
             return False
         found = [

@@ -10,7 +10,6 @@ import itertools
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Protocol
 
 from holdfast.core.budgets import unused
@@ -49,8 +48,8 @@ CLOCK_SECONDS = 1.0
 
 
 class Asker(Protocol):
-    """An attempt whose steps ask. It does not end while an ask is on its way: what is granted then would be lost;
-    and none is sent while it ends.
+    """An attempt whose steps ask. It doesn't end while an ask is on its way, or what is granted would be lost.
+    No ask is sent while it ends.
     """
 
     is_closing: bool
@@ -189,7 +188,7 @@ class Admissions:
         heads: list[Waiting] = []
         for key, count in counts.items():
             line = self._lines.get(key, [])
-            moved = list(islice((one for one in line if not one.asker.is_closing), min(count, ACT_LIMIT)))
+            moved = list(itertools.islice((one for one in line if not one.asker.is_closing), min(count, ACT_LIMIT)))
             for one in moved:
                 line.remove(one)
             heads += moved

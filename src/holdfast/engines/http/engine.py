@@ -155,7 +155,7 @@ class HttpEngine(Remote):
         return found
 
     async def _holders(self, names: list[tuple[str, str]]) -> Mapping[tuple[str, str], HeldKey]:
-        raise NotAllowed("a remote app can't ask who has a key; its server looks at that when a job is submitted")
+        raise NotAllowed("a remote app can't look up the holder of a key; its server does so when a job is submitted")
 
     async def _usage(self, limit: str) -> list[Usage]:
         found: list[Usage] = await self._read("usage", limit)

@@ -258,7 +258,7 @@ class RemoteEngine(Engine, Transactional):
         return {(queue, state): number for queue, state, number in await self._ask("count")}
 
     async def _holders(self, names: list[tuple[str, str]]) -> Mapping[tuple[str, str], HeldKey]:
-        raise Invalid("a job's process can't ask who has a key; only its worker can")
+        raise Invalid("a job's process can't look up the holder of a key; only its worker can")
 
     def _usage(self, limit: str) -> Awaitable[list[Usage]]:
         return self._ask("usage", limit)
