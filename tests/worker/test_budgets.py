@@ -252,6 +252,37 @@ async def test_a_step_that_is_admitted_while_its_job_gives_up_its_slot_pays_once
     assert await left_of(app, run) == 25 - 6
 
 
+async def test_a_step_that_is_admitted_while_its_attempt_fails_pays_nothing(app, engine):
+    app.settings = HASTY
+    asked, attempts = asyncio.Event(), []
+
+    @app.job(budget={"usd": 10}, retries=AT_ONCE_RETRY)
+    async def film() -> int:
+        attempts.append(1)
+        if len(attempts) > 1:
+            return await dear(1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(dear(1))
+            await asked.wait()
+            raise ValueError("no")
+
+    async def slow_admit(asks, steps=()):
+        answer = await admit(asks, steps)
+        if asks and not asked.is_set():
+            asked.set()
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+        return answer
+
+    admit = engine.engine.admit
+    engine.engine.admit = slow_admit
+    run = await film.submit()
+    async with app.worker():
+        assert await run.result(20) == 1
+
+    assert await left_of(app, run) == 10 - 2
+
+
 async def test_what_is_spent_between_steps_counts_too(app):
     app.settings = HASTY
 

@@ -49,15 +49,15 @@ CLOCK_SECONDS = 1.0
 
 class Asker(Protocol):
     """An attempt whose steps ask. It doesn't end while an ask is on its way, or what is granted would be lost.
-    No ask is sent while it ends.
+    No ask is sent while it suspends.
     """
 
     is_closing: bool
 
-    def begin(self) -> None:
+    def begin_ask(self) -> None:
         """Note that an ask is sent."""
 
-    def end(self) -> None:
+    def end_ask(self) -> None:
         """Note that it is answered."""
 
     def now(self) -> Time:
@@ -134,7 +134,7 @@ class Admissions:
             line.remove(waiting)
             self._end_line(waiting.key)
         elif last.done() and last.exception() is None and isinstance(last.result(), Admission):
-            self._give_back(waiting.ask)
+            self._give_back(waiting)
 
     async def write(
         self, steps: Sequence[Step], gives_back: Sequence[Ask] = (), frees: Sequence[str] = ()
@@ -202,12 +202,12 @@ class Admissions:
     async def _call(self, items: "list[Waiting | _Write]") -> None:
         askers = [one.asker for one in items if isinstance(one, Waiting)]
         for asker in askers:
-            asker.begin()
+            asker.begin_ask()
         try:
             await self._send(items)
         finally:
             for asker in askers:
-                asker.end()
+                asker.end_ask()
 
     async def _send(self, items: "list[Waiting | _Write]") -> None:
         asks, steps = [ask for one in items for ask in one.asks], [step for one in items for step in one.steps]
@@ -256,7 +256,7 @@ class Admissions:
     def _answer(self, one: Waiting, answer: Admission | Conflict) -> None:
         if isinstance(answer, Conflict) or answer.admitted:
             if one.is_left and isinstance(answer, Admission):
-                self._give_back(one.ask)
+                self._give_back(one)
             one.key = ""
             for future in (one.first, one.last):
                 if not future.done():
@@ -270,11 +270,19 @@ class Admissions:
         if one.on_refusal is not None:
             one.on_refusal()
 
-    def _give_back(self, ask: Ask) -> None:
+    def _give_back(self, one: Waiting) -> None:
         """Give back what was granted to a step that didn't wait for it. If that fails, it ends with the lease."""
+        ask = one.ask
         back = Ask(job=ask.job, epoch=ask.epoch, path=ask.path, try_number=ask.try_number, settles=unused(ask))
         write = _Write([], [back], [use.key for use in ask.uses])
-        write.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+        def written(answer: "asyncio.Future[list[Recorded | Conflict]]") -> None:
+            if not answer.cancelled():
+                answer.exception()  # nobody waits for it
+            one.asker.end_ask()
+
+        one.asker.begin_ask()
+        write.answer.add_done_callback(written)
         self._writes.append(write)
         self._send_soon()
 

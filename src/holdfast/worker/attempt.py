@@ -5,6 +5,7 @@ Must not decide what the end of the attempt means for the job (`core`). Its leas
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
@@ -14,6 +15,7 @@ from holdfast.core.model import Running, Step, Wait
 from holdfast.worker.held_job import FENCE_SECONDS, HeldJob
 from holdfast.worker.journal import Journal
 from holdfast.worker.progress import Progress
+from holdfast.worker.record_batch import DONE_SECONDS
 from holdfast.worker.timers import Timers
 
 
@@ -41,6 +43,7 @@ class Attempt(HeldJob):
     _progress: Progress | None = None
     _timers: Timers | None = None
     _activities = 0
+    _asks = 0
 
     @property
     def journal(self) -> Journal:
@@ -89,7 +92,7 @@ class Attempt(HeldJob):
 
     def is_busy(self) -> bool:
         """Whether a step runs, or something else that a suspend must not interrupt."""
-        return self._activities > 0 or self.progress.steps_running() > 0
+        return self._activities > 0 or self.is_asking() or self.progress.steps_running() > 0
 
     def settle(self, path: str, limit: str, units: int) -> None:
         """Correct what the step at this path uses of a limit, in millionths of a unit. From any thread of the job."""
@@ -99,21 +102,33 @@ class Attempt(HeldJob):
     @contextmanager
     def activity(self) -> Iterator[None]:
         """Mark something other than a step as running on the loop: the job doesn't suspend meanwhile."""
-        self.begin()
+        self._activities += 1
         try:
             yield
         finally:
-            self.end()
+            self._activities -= 1
+            if self.on_activity_end is not None:
+                self.on_activity_end()
 
-    def begin(self) -> None:
-        """Begin such an activity."""
-        self._activities += 1
+    def begin_ask(self) -> None:
+        """See Asker."""
+        self._asks += 1
 
-    def end(self) -> None:
-        """End it."""
-        self._activities -= 1
+    def end_ask(self) -> None:
+        """See Asker."""
+        self._asks -= 1
         if self.on_activity_end is not None:
             self.on_activity_end()
+
+    def is_asking(self) -> bool:
+        """Whether an ask of its steps is on its way, or something that was granted too late."""
+        return self._asks > 0
+
+    async def wait_until_answered(self) -> None:
+        """Wait until that is over; but not for long."""
+        end = time.monotonic() + DONE_SECONDS
+        while self.is_asking() and time.monotonic() < end:  # noqa: ASYNC110 (rarely, and as long as one call)
+            await asyncio.sleep(FENCE_SECONDS / 10)
 
     async def wait_until_still(self) -> None:
         """Wait until no step and no thread of this job runs any more."""

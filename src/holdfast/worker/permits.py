@@ -85,14 +85,14 @@ class StepPermits:
             if not isinstance(answer, Conflict) and not answer.admitted:
                 await self._wait(call, waiting)
                 answer = waiting.last.result()
+            if isinstance(answer, Conflict):
+                attempt.halt(LOST)
+                raise Stopped(f"{answer.reason}: job {job.id}, epoch {job.epoch}")
+            await attempt.admit()  # the fence may have closed meanwhile
         except BaseException:
             self._admissions.leave(waiting)
             raise
-        if isinstance(answer, Conflict):
-            attempt.halt(LOST)
-            raise Stopped(f"{answer.reason}: job {job.id}, epoch {job.epoch}")
         self._held[path] = (call.spec.limits, ask)
-        await attempt.admit()  # the fence may have closed meanwhile
 
     async def acquire_again(self, call: Call) -> None:
         """The same for a step that was running before, and isn't while it waits."""

@@ -132,6 +132,7 @@ class Settling:
                 await wake_now(self._engine, attempt.job.id, by=self._worker, why=why)
             stop = attempt.stop if attempt.stop != ENDED else None
             attempt.mark_ended()
+            await attempt.wait_until_answered()
             await attempt.journal.wait_until_written()
             if stop is None and error is None and attempt.journal.effects.is_in_doubt():
                 stop = DOUBTED
@@ -242,7 +243,7 @@ class Settling:
 
 def _needs_care(attempt: Attempt, error: BaseException | None) -> bool:
     """Whether the end of an attempt needs more than a commit: it was stopped, or something is still being written."""
-    if attempt.stop is not None or attempt.is_closing:
+    if attempt.stop is not None or attempt.is_closing or attempt.is_asking():
         return True
     if throttle_of_job(error, time.time(), is_limited=bool(attempt.job.options.limits)) is not None:
         return True
